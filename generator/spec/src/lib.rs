@@ -1,0 +1,25 @@
+//! The vocabulary that generator, tuner, database and runtime share.
+//!
+//! Pure data: no GPU, no SQL, no environment, no clock. What is *asked* is a [`Problem`] at a
+//! [`Shape`]; what is *chosen* is a [`Variant`] (compiled) and a [`SplitPolicy`] (launched); the
+//! name of a compiled kernel is its [`KernelId`]. The bytes of a cache are spelled once, in
+//! [`kv_format`] and [`layout`], and the parameters of a kernel once, in [`abi`].
+
+pub mod abi;
+mod kernel_id;
+pub mod kv_format;
+pub mod layout;
+mod name;
+mod outcome;
+mod problem;
+mod shape;
+mod target;
+mod variant;
+
+pub use kernel_id::KernelId;
+pub use kv_format::{ElementFormat, KvFormat, VScaleOrder};
+pub use outcome::{CompileFacts, Evidence, GpuEnvironment, Outcome, Stage, Toolchain};
+pub use problem::{AppendMode, AppendProblem, DecodeProblem, Dtype, Numerics, Operation, Problem};
+pub use shape::Shape;
+pub use target::{Target, TargetFacts, UnknownTarget};
+pub use variant::{AppendVariant, DecodeVariant, Dequant, Mma, Operands, Path, SplitPolicy, Staging, Variant};

@@ -1,0 +1,155 @@
+//! What is asked of a kernel: the compile-time facts of one attention or append problem.
+
+use crate::kv_format::{KvFormat, VScaleOrder};
+use crate::name::named_enum;
+use serde::{Deserialize, Serialize};
+
+named_enum! {
+    /// An operation as the command line names it.
+    Operation: "operation" {
+        /// Paged attention of 1 to 8 new tokens a request over the cache.
+        Decode = "decode",
+        /// The same, with this step's K and V requantised into the cache first: one kernel.
+        Fused = "fused",
+        /// K and V rows to cache pages by slot mapping.
+        Append = "append",
+    }
+}
+
+named_enum! {
+    /// What the products of an attention kernel are computed from.
+    Numerics: "numerics class" {
+        /// Each cached element is rounded to E4M3, Q is E4M3 with a scale a tensor; P is f16;
+        /// accumulation in fp32.
+        Fp8 = "fp8",
+        /// Each cached element is exact in f16, Q is f16; P is f16; accumulation in fp32.
+        Exact = "exact",
+    }
+}
+
+named_enum! {
+    /// 16-bit type of Q, of the output and of new K and V rows.
+    Dtype: "dtype" {
+        /// IEEE binary16.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+    }
+}
+
+named_enum! {
+    /// Whether a decode kernel also appends this step's K and V.
+    AppendMode: "append mode" {
+        /// The cache already holds the new tokens.
+        Separate = "separate",
+        /// The kernel requantises the new tokens into the cache and attends to them as stored.
+        Fused = "fused",
+    }
+}
+
+/// Paged decode attention, fixed at compile time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DecodeProblem {
+    /// Storage of the cache.
+    pub kv_format: KvFormat,
+    /// What products are computed from.
+    pub numerics: Numerics,
+    /// Elements of a head: 64, 128 or 256.
+    pub head_dim: u32,
+    /// Query heads a KV head, 1 to 16.
+    pub group: u32,
+    /// New tokens a request, 1 to 8; causal among themselves.
+    pub q_len: u32,
+    /// Tokens a page: 8, 16, 32, 64 or 128.
+    pub page_size: u32,
+    /// Type of Q, of the output and of new K and V.
+    pub dtype: Dtype,
+    /// Order of the V block scales.
+    pub v_scale_order: VScaleOrder,
+    /// Whether the kernel also appends.
+    pub append: AppendMode,
+}
+
+/// Appending K and V rows to a paged cache, fixed at compile time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AppendProblem {
+    /// Storage of the cache.
+    pub kv_format: KvFormat,
+    /// Elements of a head: 64, 128 or 256.
+    pub head_dim: u32,
+    /// Tokens a page: 8, 16, 32, 64 or 128.
+    pub page_size: u32,
+    /// Type of the new K and V.
+    pub dtype: Dtype,
+    /// Order of the V block scales.
+    pub v_scale_order: VScaleOrder,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum Problem {
+    /// Attention over the cache, with or without the append fused in.
+    Decode(DecodeProblem),
+    /// Requantisation of new rows into the cache.
+    Append(AppendProblem),
+}
+
+impl DecodeProblem {
+    /// Query rows that share one KV head of one request: `group * q_len`.
+    pub fn query_rows(&self) -> u32 {
+        self.group * self.q_len
+    }
+
+    /// The append that, run first, gives the same cache and output as the fused kernel.
+    pub fn append_problem(&self) -> AppendProblem {
+        AppendProblem {
+            kv_format: self.kv_format,
+            head_dim: self.head_dim,
+            page_size: self.page_size,
+            dtype: self.dtype,
+            v_scale_order: self.v_scale_order,
+        }
+    }
+}
+
+impl Problem {
+    /// The operation, as the command line names it.
+    pub fn operation(&self) -> Operation {
+        match self {
+            Self::Decode(p) if p.append == AppendMode::Fused => Operation::Fused,
+            Self::Decode(_) => Operation::Decode,
+            Self::Append(_) => Operation::Append,
+        }
+    }
+
+    /// Storage of the cache.
+    pub fn kv_format(&self) -> KvFormat {
+        match self {
+            Self::Decode(p) => p.kv_format,
+            Self::Append(p) => p.kv_format,
+        }
+    }
+
+    /// Elements of a head.
+    pub fn head_dim(&self) -> u32 {
+        match self {
+            Self::Decode(p) => p.head_dim,
+            Self::Append(p) => p.head_dim,
+        }
+    }
+
+    /// A readable name, unique to the problem: rows, tables and kernel ids use it.
+    pub fn key(&self) -> String {
+        let op = self.operation();
+        match self {
+            Self::Decode(p) => format!(
+                "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}",
+                p.kv_format, p.numerics, p.head_dim, p.group, p.q_len, p.page_size, p.dtype, p.v_scale_order
+            ),
+            Self::Append(p) => {
+                format!("{op}-{}-d{}-p{}-{}-{}", p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order)
+            }
+        }
+    }
+}

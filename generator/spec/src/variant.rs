@@ -1,0 +1,167 @@
+//! What is chosen: the compile-time axes of a kernel, and the split policy of its launch.
+
+use crate::name::named_enum;
+use serde::{Deserialize, Serialize};
+
+named_enum! {
+    /// How stored codes become tensor-core operands.
+    Dequant: "dequantisation" {
+        /// Code bits are placed into f16 (exact up to 2^-14), then multiplied by the block scale.
+        Place = "place",
+        /// The target's own conversion instruction (E2M1 to f16, or E4M3 to f16), then the scale.
+        Convert = "convert",
+        /// A shared table gives `RN_e4m3(e2m1 * sf)` of all eight magnitudes; bytes are picked by `prmt`.
+        Table = "table",
+        /// The stored E4M3 bytes are the operand.
+        Direct = "direct",
+    }
+}
+
+named_enum! {
+    /// Which tensor-core instruction consumes the operands.
+    Mma: "MMA" {
+        /// `mma.sync.m16n8k16`, f16 operands.
+        F16 = "f16",
+        /// `mma.sync.m16n8k32`, E4M3 operands.
+        E4m3 = "e4m3",
+        /// `wgmma.m64nNk32`, E4M3 operands, the cache side in registers.
+        Wgmma = "wgmma",
+    }
+}
+
+/// The way from stored bytes to products, for K or for V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Path {
+    /// Dequantisation.
+    pub dequant: Dequant,
+    /// Tensor-core instruction.
+    pub mma: Mma,
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}_{}", self.dequant, self.mma)
+    }
+}
+
+named_enum! {
+    /// Which side of the MMA the cache is on.
+    Operands: "operand order" {
+        /// Tokens on M, query rows on N: S^T = K Q^T, O^T = V^T P^T. Nothing is wasted at group 8.
+        Swapped = "swapped",
+        /// Query rows on M, tokens on N: S = Q K^T, O = P V. Fills M at 16 query rows.
+        Straight = "straight",
+    }
+}
+
+/// How a tile travels from global memory to registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Staging {
+    /// Straight into registers, one tile ahead.
+    Registers,
+    /// `cp.async` into a ring of `stages` tiles a warp in shared memory.
+    CpAsync {
+        /// Tiles in the ring, the one in use included.
+        stages: u32,
+    },
+}
+
+impl std::fmt::Display for Staging {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Registers => f.write_str("reg"),
+            Self::CpAsync { stages } => write!(f, "cp{stages}"),
+        }
+    }
+}
+
+/// Compile-time axes of a decode kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DecodeVariant {
+    /// Way of the keys.
+    pub k_path: Path,
+    /// Way of the values.
+    pub v_path: Path,
+    /// Operand order.
+    pub operands: Operands,
+    /// Query rows a block handles: the MMA's N (swapped) or M (straight) extent.
+    pub query_tile: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// Tokens a warp handles at a time.
+    pub tile_tokens: u32,
+    /// Way of a tile into the SM.
+    pub staging: Staging,
+    /// Blocks an SM that registers are budgeted for (`__launch_bounds__`).
+    pub blocks_per_sm: u32,
+}
+
+/// Compile-time axes of an append kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AppendVariant {
+    /// Threads a block.
+    pub threads: u32,
+    /// 16-element blocks a thread requantises.
+    pub blocks_per_thread: u32,
+}
+
+/// What is chosen at compile time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "of", rename_all = "lowercase")]
+pub enum Variant {
+    /// Of a decode kernel.
+    Decode(DecodeVariant),
+    /// Of an append kernel.
+    Append(AppendVariant),
+}
+
+impl Variant {
+    /// A readable name, unique among the variants of a problem.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Decode(v) => format!(
+                "k_{}-v_{}-{}-n{}-w{}-t{}-{}-b{}",
+                v.k_path, v.v_path, v.operands, v.query_tile, v.warps, v.tile_tokens, v.staging, v.blocks_per_sm
+            ),
+            Self::Append(v) => format!("w{}-e{}", v.threads / 32, v.blocks_per_thread),
+        }
+    }
+}
+
+/// How the tokens of a request are divided among blocks. Evaluated on the device from `kv_len`, so
+/// a captured graph stays valid when lengths change; both forms are one formula there:
+/// `tokens_per_split = max(ceil(kv_len / max_splits), min_tokens)`, rounded up to whole tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitPolicy {
+    /// Every request in `splits` equal parts.
+    Even {
+        /// Parts.
+        splits: u32,
+    },
+    /// Parts of `tokens` tokens, as many as the request needs: balances ragged batches.
+    Chunk {
+        /// Tokens a part.
+        tokens: u32,
+    },
+}
+
+impl SplitPolicy {
+    /// The launch parameters `(max_splits, min_split_tokens)` for contexts up to `max_context`.
+    pub fn launch(self, max_context: u32) -> (u32, u32) {
+        match self {
+            Self::Even { splits } => (splits, 1),
+            Self::Chunk { tokens } => (max_context.div_ceil(tokens).max(1), tokens),
+        }
+    }
+}
+
+impl std::fmt::Display for SplitPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Even { splits } => write!(f, "even{splits}"),
+            Self::Chunk { tokens } => write!(f, "chunk{tokens}"),
+        }
+    }
+}
