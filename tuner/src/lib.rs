@@ -1,1 +1,4 @@
-//! (being written)
+//! The tuner as a library: workers, verification, measurement, and the pipeline over them.
+
+pub mod gpu;
+pub mod worker;
