@@ -1,5 +1,23 @@
 //! CUDA and NVRTC: the only importer of cudarc, and the only place with `unsafe`.
 
+mod buffer;
+mod compile;
+mod device;
+mod error;
+mod launch;
+mod nvml;
+mod nvrtc;
+mod nvrtc_path;
 mod state;
+mod timer;
 
+pub use buffer::{Buffer, KernelParams, Plain};
+pub use compile::{Binary, CompileError, compile, toolchain};
+pub use device::{Device, DeviceError};
+pub use error::CudaError;
+pub use launch::{Geometry, Graph, Kernel};
+pub use nvml::Nvml;
+pub use nvrtc::{Nvrtc, NvrtcError};
+pub use nvrtc_path::NvrtcMissing;
 pub use state::GpuState;
+pub use timer::Timer;
