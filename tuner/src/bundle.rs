@@ -1,0 +1,11 @@
+//! Kernel bundles: what an engine takes away. `OUT/<target>/manifest.json` and a folder a kernel.
+
+mod check;
+mod launch_rule;
+mod manifest;
+mod write;
+
+pub use check::{Problems, Unreadable, check, find, read};
+pub use launch_rule::LaunchRule;
+pub use manifest::{FILE_NAME, FileEntry, Files, Kernel, Manifest, Parameter, SCHEMA, Selection, Trust};
+pub use write::{Ingredient, Written, write};

@@ -1,0 +1,115 @@
+//! How an engine launches a kernel, from the manifest alone: constants, and formulas over the parameters.
+
+use nvkv_generator::{Footprint, Launch};
+use nvkv_spec::{Problem, Shape, SplitPolicy, Variant};
+use serde::{Deserialize, Serialize};
+
+/// Launch geometry: constants, and how grid and workspace follow from a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchRule {
+    /// Threads a block, in x.
+    pub threads: u32,
+    /// Dynamic shared memory, bytes; above 48 KiB the engine opts in by function attribute.
+    pub shared_bytes: u32,
+    /// Blocks that share the query rows of one KV head.
+    pub row_tiles: u32,
+    /// Append: 16-element blocks that one thread block requantises. 0 for decode.
+    pub items_per_block: u32,
+    /// Decode: workspace of one split of one row tile of one KV head of one request, bytes. 0 for append.
+    pub split_state_bytes: u64,
+    /// Grid in x, y, z.
+    pub grid: [String; 3],
+    /// Workspace in bytes.
+    pub workspace: String,
+    /// The whole launch in words.
+    pub rule: String,
+}
+
+const DECODE_WORKSPACE: &str = "0 if max_splits <= 1, else round_up(4 * groups, 256) + groups * max_splits * \
+     split_state_bytes, where groups = batch * kv_heads * row_tiles";
+const DECODE_RULE: &str = "Pass the parameter struct by value. One block a split, KV head and row tile, and request; \
+     the block finds its tokens from kv_len on the device, so a captured graph stays valid when lengths change. \
+     max_splits and min_split_tokens come from the selection. Zero the workspace once; each launch leaves it zeroed. \
+     Launches that share a workspace must be ordered.";
+const APPEND_RULE: &str = "Pass the parameter struct by value. Blocks of 16 elements of K and V are dealt out in order; \
+     the grid is one-dimensional.";
+
+impl LaunchRule {
+    /// The rule of `variant` of `problem`.
+    pub fn new(problem: &Problem, variant: &Variant) -> Self {
+        let Footprint { threads, shared_bytes, row_tiles } = Footprint::new(problem, variant);
+        let constants = Self {
+            threads,
+            shared_bytes,
+            row_tiles,
+            items_per_block: 0,
+            split_state_bytes: 0,
+            grid: ["max_splits", "kv_heads * row_tiles", "batch"].map(String::from),
+            workspace: DECODE_WORKSPACE.into(),
+            rule: DECODE_RULE.into(),
+        };
+        match variant {
+            Variant::Decode(_) => {
+                Self { split_state_bytes: split_state_bytes(problem, variant) / u64::from(row_tiles), ..constants }
+            }
+            Variant::Append(v) => {
+                let items = 2 * problem.head_dim() / 16;
+                let blocks = format!("max(1, ceil(tokens * kv_heads * {items} / items_per_block))");
+                Self {
+                    items_per_block: v.threads * v.blocks_per_thread,
+                    grid: [blocks, "1".into(), "1".into()],
+                    workspace: "0".into(),
+                    rule: APPEND_RULE.into(),
+                    ..constants
+                }
+            }
+        }
+    }
+}
+
+/// What one more split adds to the workspace of one request with one KV head, bytes.
+fn split_state_bytes(problem: &Problem, variant: &Variant) -> u64 {
+    let shape = Shape::Decode { batch: 1, context: 1024, kv_heads: 1 };
+    let bytes = |splits| Launch::new(problem, variant, &shape, SplitPolicy::Even { splits }).workspace_bytes;
+    bytes(3) - bytes(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvkv_generator::{Preset, default_variant, problems};
+    use nvkv_spec::{Operation, Target};
+
+    /// The formulas as an engine would write them.
+    fn by_the_rule(rule: &LaunchRule, problem: &Problem, shape: Shape, max_splits: u32) -> ([u32; 3], u64) {
+        match shape {
+            Shape::Decode { batch, kv_heads, .. } => {
+                let groups = u64::from(batch * kv_heads * rule.row_tiles);
+                let states = groups * u64::from(max_splits) * rule.split_state_bytes;
+                let workspace = if max_splits <= 1 { 0 } else { (4 * groups).next_multiple_of(256) + states };
+                ([max_splits, kv_heads * rule.row_tiles, batch], workspace)
+            }
+            Shape::Append { tokens, kv_heads } => {
+                let items = tokens * kv_heads * 2 * problem.head_dim() / 16;
+                ([items.div_ceil(rule.items_per_block).max(1), 1, 1], 0)
+            }
+        }
+    }
+
+    #[test]
+    fn the_rule_gives_the_launch_that_was_tuned() {
+        for problem in problems(Preset::Quick, Operation::ALL) {
+            let variant = default_variant(&problem, Target::Sm90a);
+            let rule = LaunchRule::new(&problem, &variant);
+            for (batch, context, kv_heads, splits) in [(1, 1, 1, 1), (3, 5000, 8, 7), (64, 16384, 2, 16)] {
+                let shape = match problem {
+                    Problem::Decode(_) => Shape::Decode { batch, context, kv_heads },
+                    Problem::Append(_) => Shape::Append { tokens: batch * 17, kv_heads },
+                };
+                let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits });
+                assert_eq!((rule.threads, rule.shared_bytes), (launch.threads, launch.shared_bytes));
+                assert_eq!(by_the_rule(&rule, &problem, shape, splits), (launch.grid, launch.workspace_bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The manifest of a bundle: everything that an engine needs to choose, load and launch a kernel.
+
+use super::launch_rule::LaunchRule;
+use nvkv_spec::{
+    CompileFacts, Evidence, KernelId, Numerics, Problem, Shape, SplitPolicy, Target, Toolchain, Variant,
+    abi::{AppendParams, DecodeParams, Field},
+};
+use serde::{Deserialize, Serialize};
+
+/// Version of the manifest's schema. A reader refuses a newer one.
+pub const SCHEMA: u32 = 1;
+
+/// Name of the manifest in a bundle's folder.
+pub const FILE_NAME: &str = "manifest.json";
+
+/// All kernels of one target, and which of them serves which shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// What the cubins are compiled for.
+    pub target: Target,
+    /// Compiler and generator of the newest kernels.
+    pub toolchain: Toolchain,
+    /// Date of writing, RFC 3339.
+    pub created_at: String,
+    /// The kernels, by id.
+    pub kernels: Vec<Kernel>,
+    /// The choices, by problem and shape.
+    pub selections: Vec<Selection>,
+}
+
+/// One compiled kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Its name, and its folder in the bundle.
+    pub id: KernelId,
+    /// Its entry point in the cubin.
+    pub symbol: String,
+    /// What it solves.
+    pub problem: Problem,
+    /// What was chosen at compile time.
+    pub variant: Variant,
+    /// What products are computed from; absent for append, which is exact to the bit.
+    pub numerics: Option<Numerics>,
+    /// How to launch it.
+    pub launch: LaunchRule,
+    /// The fields of the one struct it takes by value.
+    pub parameters: Vec<Parameter>,
+    /// Size of that struct, bytes.
+    pub parameter_bytes: usize,
+    /// BLAKE3 of the source, the name under which results are stored.
+    pub source_hash: String,
+    /// Files and their hashes.
+    pub files: Files,
+    /// Registers, spills, shared memory.
+    pub compile: CompileFacts,
+    /// What compiled it.
+    pub toolchain: Toolchain,
+    /// Why it may be trusted.
+    pub evidence: Evidence,
+    /// Whether it is the default variant, the fallback for shapes that no selection is near to.
+    pub is_default: bool,
+}
+
+/// One field of the parameter struct.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// Name.
+    pub name: String,
+    /// CUDA type.
+    #[serde(rename = "type")]
+    pub cuda_type: String,
+    /// Byte offset in the struct.
+    pub offset: usize,
+    /// Meaning, shape and unit.
+    pub doc: String,
+}
+
+/// The files of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Files {
+    /// CUDA source.
+    pub cu: FileEntry,
+    /// PTX, for drivers that cannot load the cubin.
+    pub ptx: FileEntry,
+    /// Machine code.
+    pub cubin: FileEntry,
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Path from the manifest's folder.
+    pub path: String,
+    /// BLAKE3 of its bytes, hex.
+    pub blake3: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Where a choice comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    /// Verified and timed at this shape.
+    Timed,
+    /// Ordered by a model; nothing was run.
+    Predicted,
+}
+
+/// The kernel for one problem at one shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Selection {
+    /// [`Problem::key`].
+    pub problem: String,
+    /// The shape.
+    pub shape: Shape,
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Split policy of the launch; none for append.
+    pub split: Option<SplitPolicy>,
+    /// `max_splits` of the parameters at this shape.
+    pub max_splits: u32,
+    /// `min_split_tokens` of the parameters at this shape.
+    pub min_split_tokens: u32,
+    /// Workspace that the launch needs at this shape, bytes.
+    pub workspace_bytes: u64,
+    /// Where the choice comes from.
+    pub trust: Trust,
+    /// Median time of one call, µs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub median_us: Option<f64>,
+    /// Bytes moved at least, over the median, GB/s.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gbps: Option<f64>,
+    /// The same over the read ceiling of the same run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub share_of_read_ceiling: Option<f64>,
+    /// Median of the default variant at this shape, µs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub default_median_us: Option<f64>,
+    /// The model's time, µs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub predicted_us: Option<f64>,
+}
+
+/// The parameter struct of `problem`: its fields and its size in bytes.
+pub fn parameters(problem: &Problem) -> (Vec<Parameter>, usize) {
+    let of = |field: &Field| Parameter {
+        name: field.name.into(),
+        cuda_type: field.cuda_type.into(),
+        offset: field.offset,
+        doc: field.doc.into(),
+    };
+    match problem {
+        Problem::Decode(_) => (DecodeParams::FIELDS.iter().map(of).collect(), size_of::<DecodeParams>()),
+        Problem::Append(_) => (AppendParams::FIELDS.iter().map(of).collect(), size_of::<AppendParams>()),
+    }
+}

@@ -1,0 +1,133 @@
+//! Arguments that several subcommands share, and the limits of what a kernel can be asked for.
+
+use clap::Args;
+use nvkv_generator::Preset;
+use nvkv_spec::{Dtype, KvFormat, Numerics, Operation, Target, UnknownTarget, VScaleOrder};
+use std::path::PathBuf;
+
+/// The value of `--arch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arch {
+    /// The GPU that is there.
+    Native,
+    /// A named target.
+    Named(Target),
+}
+
+/// Parses `native` or the name of a target, with or without its suffix.
+pub fn arch(text: &str) -> Result<Arch, UnknownTarget> {
+    if text == "native" { Ok(Arch::Native) } else { text.parse().map(Arch::Named) }
+}
+
+/// Parses the name of a preset.
+pub fn preset(text: &str) -> Result<Preset, String> {
+    match text {
+        "quick" => Ok(Preset::Quick),
+        "standard" => Ok(Preset::Standard),
+        "full" => Ok(Preset::Full),
+        _ => Err(format!("unknown preset `{text}`; known: quick, standard, full")),
+    }
+}
+
+fn one_of(text: &str, known: &[u32]) -> Result<u32, String> {
+    text.parse().ok().filter(|value| known.contains(value)).ok_or_else(|| {
+        let known: Vec<_> = known.iter().map(u32::to_string).collect();
+        format!("must be one of {}", known.join(", "))
+    })
+}
+
+/// Parses a head dimension that kernels exist for.
+pub fn head_dim(text: &str) -> Result<u32, String> {
+    one_of(text, &[64, 128, 256])
+}
+
+/// Parses a page size that kernels exist for, tokens.
+pub fn page_size(text: &str) -> Result<u32, String> {
+    one_of(text, &[8, 16, 32, 64, 128])
+}
+
+/// Parses a number of query heads a KV head.
+pub fn group(text: &str) -> Result<u32, String> {
+    in_range(text, 1, 16)
+}
+
+/// Parses a number of new tokens a request.
+pub fn q_len(text: &str) -> Result<u32, String> {
+    in_range(text, 1, 8)
+}
+
+fn in_range(text: &str, low: u32, high: u32) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|value| (low..=high).contains(value))
+        .ok_or_else(|| format!("must be a whole number from {low} to {high}"))
+}
+
+/// Parses a run-time size: requests, tokens or heads.
+pub fn size(text: &str) -> Result<u32, String> {
+    in_range(text, 1, 1 << 26)
+}
+
+/// What narrows or widens a preset. An option that is left out keeps the preset's values; one that
+/// is given replaces them. Lists are comma-separated.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Lists {
+    /// Operations: decode, fused, append
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    pub op: Vec<Operation>,
+    /// Storage of the cache: nvfp4, fp8_e4m3
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    pub kv_format: Vec<KvFormat>,
+    /// What products are computed from: fp8 (as the NVFP4 cache is defined), exact
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    pub numerics: Vec<Numerics>,
+    /// Elements of a head: 64, 128, 256
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = head_dim, help_heading = "Problems")]
+    pub head_dim: Vec<u32>,
+    /// Query heads a KV head, 1 to 16
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = group, help_heading = "Problems")]
+    pub group: Vec<u32>,
+    /// Tokens a page: 8, 16, 32, 64, 128
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = page_size, help_heading = "Problems")]
+    pub page_size: Vec<u32>,
+    /// New tokens a request, 1 to 8
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = q_len, help_heading = "Problems")]
+    pub q_len: Vec<u32>,
+    /// Type of Q, the output and new K and V: f16, bf16
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    pub dtype: Vec<Dtype>,
+    /// Order of the V block scales: linear, interleaved4
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    pub v_scale_order: Vec<VScaleOrder>,
+    /// Requests; for append, new tokens
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, help_heading = "Shapes")]
+    pub batch: Vec<u32>,
+    /// Cached tokens a request
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, help_heading = "Shapes")]
+    pub context: Vec<u32>,
+    /// KV heads [default: the preset's, or 8 where --batch or --context is given]
+    #[arg(long, value_name = "N", value_parser = size, help_heading = "Shapes")]
+    pub kv_heads: Option<u32>,
+}
+
+/// Which part of the space, on which target.
+#[derive(Args, Clone, Debug)]
+pub struct Scope {
+    /// Target such as sm_90, or `native`: the GPU that is there
+    #[arg(long, value_name = "ARCH", value_parser = arch, default_value = "native")]
+    pub arch: Arch,
+    /// How much to cover: quick (minutes), standard (a server's shapes), full (every axis)
+    #[arg(long, value_name = "NAME", value_parser = preset, default_value = "quick")]
+    pub preset: Preset,
+    /// Problems and shapes
+    #[command(flatten)]
+    pub lists: Lists,
+}
+
+/// Where trials are kept.
+#[derive(Args, Clone, Debug)]
+pub struct DbArgs {
+    /// Database of trials
+    #[arg(long, value_name = "FILE", default_value = "db/nvkv.sqlite")]
+    pub db: PathBuf,
+}

@@ -1,0 +1,110 @@
+//! `nvkv-tune [tune]`: the whole job.
+
+use super::args::{Arch, DbArgs, Scope};
+use super::{Done, NOTHING, print, print_json};
+use crate::pipeline::plan::Plan;
+use crate::pipeline::stop::Stop;
+use crate::pipeline::target::Machine;
+use crate::pipeline::{Request, Tuned, headline, tune};
+use crate::report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Arguments of `tune`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    scope: Scope,
+    #[command(flatten)]
+    db: DbArgs,
+    /// Folder of bundles: OUT/<target>/manifest.json and a folder a kernel
+    #[arg(long, value_name = "DIR", default_value = "kernels-out")]
+    out: PathBuf,
+    /// Compilers at a time [default: one a core]
+    #[arg(long, value_name = "N", value_parser = super::args::size)]
+    jobs: Option<u32>,
+    /// Stop cleanly after so many minutes; the same command goes on from there
+    #[arg(long, value_name = "MINUTES", value_parser = minutes)]
+    time_limit: Option<Duration>,
+    /// Print what would be compiled and timed, with a time and disk estimate, and write nothing
+    #[arg(long)]
+    plan: bool,
+    /// Print JSON to stdout instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse().ok().filter(|minutes: &f64| (0.0..1e6).contains(minutes));
+    minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)).ok_or_else(|| "must be a number of minutes".into())
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Done {
+    let request = request(args)?;
+    announce(&request);
+    if args.plan {
+        let plan = Plan::new(&request);
+        let text = report::plan(&plan, request.jobs);
+        return (if args.json { print_json(&plan) } else { print(&text) }).map(|()| ExitCode::SUCCESS);
+    }
+    let tuned = tune(&request, &Stop::new(args.time_limit))?;
+    if args.json { print_json(&report::json(&request, &tuned)) } else { print(&report::table(&tuned.choices)) }?;
+    conclude(&request, &tuned);
+    Ok(if tuned.choices.is_empty() { ExitCode::from(NOTHING) } else { ExitCode::SUCCESS })
+}
+
+fn request(args: &Args) -> anyhow::Result<Request> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    Ok(Request {
+        machine: machine(args.scope.arch)?,
+        cases: args.scope.cases(),
+        preset: args.scope.preset,
+        db: args.db.db.clone(),
+        out: args.out.clone(),
+        jobs: args.jobs.map_or(cores, |jobs| jobs as usize),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+    })
+}
+
+/// The machine that `--arch` names.
+pub fn machine(arch: Arch) -> anyhow::Result<Machine> {
+    let named = match arch {
+        Arch::Native => None,
+        Arch::Named(target) => Some(target),
+    };
+    Ok(Machine::find(named)?)
+}
+
+/// Says first what will be done: for which target, and whether anything is timed.
+fn announce(request: &Request) {
+    eprintln!("{}", headline(request.machine.target));
+    match &request.machine.gpu {
+        Ok(gpu) => eprintln!("GPU {} (driver {}): kernels are verified and timed", gpu.name, gpu.driver),
+        Err(why) => eprintln!("nothing is timed: {why}. Kernels are compiled, and their order is PREDICTED"),
+    }
+}
+
+/// Says last what came out, and what to do next.
+fn conclude(request: &Request, tuned: &Tuned) {
+    if !tuned.failures.is_empty() {
+        eprintln!("{} trials failed; each is stored with its reason:", tuned.failures.len());
+        eprint!("{}", report::failures(&tuned.failures));
+    }
+    match &tuned.bundle {
+        Some(bundle) => {
+            let size = indicatif::HumanBytes(bundle.bytes);
+            eprintln!("bundle {} ({} kernels, {size})", bundle.folder.display(), bundle.kernels);
+        }
+        None => eprintln!("nothing usable came out: no bundle was written"),
+    }
+    if let Some(why) = tuned.stopped {
+        eprintln!("{why}: run the same command again to go on");
+    }
+    if request.machine.gpu.is_err() {
+        let target = request.machine.target;
+        let device = target.facts().device;
+        eprintln!("to time these kernels, run the same command on a machine with a GPU of {target}, such as {device}");
+    }
+}

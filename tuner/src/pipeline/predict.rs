@@ -1,0 +1,74 @@
+//! Without a GPU: each compiled kernel gets its place from the generator's model, and a row that
+//! says so. Nothing here is a measurement.
+
+use super::compile::Built;
+use super::cost;
+use super::progress::{Progress, Step};
+use super::recorder::{Recorder, is_default};
+use super::space::{Case, splits};
+use nvkv_generator::{Preset, predicted_us};
+use nvkv_spec::{Outcome, Shape, SplitPolicy, Target};
+use std::sync::mpsc::Receiver;
+
+/// The part of a run after the compiler where no GPU is.
+pub struct Prediction<'a> {
+    /// What is tuned at which shapes.
+    pub cases: &'a [Case],
+    /// The target.
+    pub target: Target,
+    /// Preset, for the split policies.
+    pub preset: Preset,
+    /// Where trials go.
+    pub recorder: &'a mut Recorder,
+    /// Where they are counted.
+    pub progress: &'a Progress,
+}
+
+impl Prediction<'_> {
+    /// Takes kernels as they are compiled. All of them are taken, also when the run ends early:
+    /// a prediction costs nothing beside the compile that it would waste.
+    pub fn run(&mut self, built: Receiver<Built<'_>>) -> anyhow::Result<()> {
+        for one in built {
+            self.take(one)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, built: Built<'_>) -> anyhow::Result<()> {
+        let candidate = built.candidate;
+        let artefact = match built.result? {
+            Ok(artefact) => artefact,
+            Err(outcome) => {
+                self.progress.add(Step::Failed, 1, cost::COMPILE_MS);
+                return Ok(self.recorder.failed(candidate, None, outcome)?);
+            }
+        };
+        let (problem, shapes) = &self.cases[candidate.case];
+        for &shape in shapes {
+            let time = |split| predicted_us(problem, &candidate.variant, split, &shape, self.target, &artefact.facts);
+            for split in self.worth_a_row(candidate, shape, &time) {
+                if self.recorder.is_done(candidate, shape, split) {
+                    self.progress.add(Step::Known, 1, cost::PREDICT_MS);
+                    continue;
+                }
+                let outcome = Outcome::CompiledOnly { predicted_us: time(split) };
+                self.recorder.tried((candidate, &artefact), (shape, split), outcome, Vec::new())?;
+                self.progress.add(Step::Predicted, 1, cost::PREDICT_MS);
+            }
+        }
+        Ok(())
+    }
+
+    /// The best split by the model, and the default's split where this is the default variant.
+    fn worth_a_row(
+        &self,
+        candidate: &super::space::Candidate,
+        shape: Shape,
+        time: &impl Fn(SplitPolicy) -> f64,
+    ) -> Vec<SplitPolicy> {
+        let all = splits(&candidate.problem, &candidate.variant, &shape, self.target, self.preset);
+        let best = all.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b)));
+        let usual = all.iter().copied().find(|&split| is_default(candidate, shape, split, self.target));
+        best.into_iter().chain(usual.filter(|usual| Some(*usual) != best)).collect()
+    }
+}

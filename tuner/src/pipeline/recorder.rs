@@ -1,0 +1,146 @@
+//! The database of one run: what is known already, and each trial as it ends.
+
+use super::cache::Artefact;
+use super::space::Candidate;
+use nvkv_db::{Compiled, Db, DbError, KernelKey, KernelRecord, NewRun, RunId, TrialKey, TrialRecord};
+use nvkv_generator::{default_split, default_variant};
+use nvkv_spec::{Outcome, Problem, Shape, SplitPolicy, Target};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// An open run.
+pub struct Recorder {
+    db: Db,
+    run: RunId,
+    done: HashSet<TrialKey>,
+    target: Target,
+    generator: String,
+    nvrtc: String,
+    ceiling: f64,
+}
+
+impl Recorder {
+    /// Opens the database, starts `run`, and says which kernels it consists of.
+    pub fn begin(path: &Path, run: &NewRun, candidates: &[Candidate]) -> Result<Self, DbError> {
+        let mut db = Db::open(path)?;
+        let id = db.begin_run(run)?;
+        let done = db.done(run.target, run.environment.as_ref())?;
+        let (generator, nvrtc) = (run.generator.clone(), run.nvrtc.clone());
+        let recorder = Self { db, run: id, done, target: run.target, generator, nvrtc, ceiling: 0.0 };
+        let keys: Vec<_> = candidates.iter().map(|candidate| recorder.kernel_key(candidate)).collect();
+        let mut recorder = recorder;
+        recorder.db.adopt(id, &keys)?;
+        Ok(recorder)
+    }
+
+    /// The database.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// Whether the candidate failed before as a whole: at compiling, or against the reference.
+    pub fn failed_before(&self, candidate: &Candidate) -> bool {
+        self.done.contains(&TrialKey { kernel: self.kernel_key(candidate), shape: None, split: None })
+    }
+
+    /// Whether the candidate was tried at this shape and split before.
+    pub fn is_done(&self, candidate: &Candidate, shape: Shape, split: SplitPolicy) -> bool {
+        let split = stored_split(&candidate.problem, split);
+        self.done.contains(&TrialKey { kernel: self.kernel_key(candidate), shape: Some(shape), split })
+    }
+
+    /// Stores a failure of the candidate at every shape.
+    pub fn failed(
+        &mut self,
+        candidate: &Candidate,
+        artefact: Option<&Artefact>,
+        outcome: Outcome,
+    ) -> Result<(), DbError> {
+        let kernel = self.kernel(candidate, artefact);
+        self.store(TrialRecord {
+            kernel,
+            shape: None,
+            split: None,
+            is_default: false,
+            outcome,
+            bytes: 0,
+            samples: vec![],
+        })
+    }
+
+    /// Stores what became of the candidate at one shape and split.
+    pub fn tried(
+        &mut self,
+        (candidate, artefact): (&Candidate, &Artefact),
+        (shape, split): (Shape, SplitPolicy),
+        outcome: Outcome,
+        samples: Vec<f64>,
+    ) -> Result<(), DbError> {
+        let problem = &candidate.problem;
+        self.store(TrialRecord {
+            kernel: self.kernel(candidate, Some(artefact)),
+            shape: Some(shape),
+            split: stored_split(problem, split),
+            is_default: is_default(candidate, shape, split, self.target),
+            outcome,
+            bytes: shape.bytes(problem),
+            samples,
+        })
+    }
+
+    /// Stores the read ceiling (the highest seen in this run, GB/s) and what the GPU was doing.
+    pub fn note_gpu(&mut self, ceiling: f64, state: &serde_json::Value) -> Result<(), DbError> {
+        self.ceiling = self.ceiling.max(ceiling);
+        self.db.note_gpu(self.run, self.ceiling, state)
+    }
+
+    /// Ends the run.
+    pub fn finish(&mut self) -> Result<(), DbError> {
+        self.db.finish_run(self.run, &super::now())
+    }
+
+    fn store(&mut self, trial: TrialRecord) -> Result<(), DbError> {
+        self.db.record(self.run, &trial)?;
+        self.done.insert(trial.key());
+        Ok(())
+    }
+
+    fn kernel_key(&self, candidate: &Candidate) -> KernelKey {
+        KernelKey {
+            kernel_id: candidate.source.id.clone(),
+            source_hash: candidate.source.hash.clone(),
+            nvrtc: self.nvrtc.clone(),
+        }
+    }
+
+    fn kernel(&self, candidate: &Candidate, artefact: Option<&Artefact>) -> KernelRecord {
+        KernelRecord {
+            target: self.target,
+            problem: candidate.problem,
+            variant: candidate.variant,
+            source_hash: candidate.source.hash.clone(),
+            nvrtc: self.nvrtc.clone(),
+            generator: self.generator.clone(),
+            compiled: artefact.map(|a| Compiled { cubin_hash: a.cubin_hash.clone(), facts: a.facts.clone() }),
+        }
+    }
+}
+
+/// Whether this is what an engineer without a tuner would launch at `shape`.
+pub fn is_default(candidate: &Candidate, shape: Shape, split: SplitPolicy, target: Target) -> bool {
+    let (problem, variant) = (&candidate.problem, &candidate.variant);
+    if *variant != default_variant(problem, target) {
+        return false;
+    }
+    matches!(problem, Problem::Append(_)) || split == default_split(problem, variant, &shape, target)
+}
+
+/// Append kernels have no split.
+fn stored_split(problem: &Problem, split: SplitPolicy) -> Option<SplitPolicy> {
+    matches!(problem, Problem::Decode(_)).then_some(split)
+}

@@ -1,0 +1,83 @@
+//! Problems to rendered kernels: variants, pruning by named reasons, sources.
+
+use nvkv_generator::{Preset, RenderError, Source, default_split, default_variant, feasible, render, variants};
+use nvkv_spec::{Problem, Shape, SplitPolicy, Target, Variant};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// A problem with the shapes it is tuned at.
+pub type Case = (Problem, Vec<Shape>);
+
+/// The variants of one problem: those worth compiling, and how many were rejected for which reason.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// The problem.
+    pub problem: Problem,
+    /// Worth compiling.
+    pub feasible: Vec<Variant>,
+    /// Rejected, by the reason's name.
+    pub rejected: BTreeMap<&'static str, usize>,
+}
+
+/// A kernel that is worth compiling.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Index of its problem among the cases.
+    pub case: usize,
+    /// What it solves.
+    pub problem: Problem,
+    /// What was chosen.
+    pub variant: Variant,
+    /// Its source.
+    pub source: Source,
+}
+
+impl Space {
+    /// The space of `problem` on `target`. The default variant is always in it: it is the yardstick.
+    pub fn new(problem: Problem, target: Target, preset: Preset) -> Self {
+        let mut all = variants(&problem, preset);
+        let yardstick = default_variant(&problem, target);
+        if !all.contains(&yardstick) {
+            all.push(yardstick);
+        }
+        let mut space = Self { problem, feasible: Vec::new(), rejected: BTreeMap::new() };
+        for variant in all {
+            match feasible(&problem, &variant, target) {
+                Ok(()) => space.feasible.push(variant),
+                Err(reason) => *space.rejected.entry(reason.name()).or_default() += 1,
+            }
+        }
+        space
+    }
+
+    /// Variants before pruning.
+    pub fn total(&self) -> usize {
+        self.feasible.len() + self.rejected.values().sum::<usize>()
+    }
+}
+
+/// Renders every feasible variant, problem by problem.
+pub fn render_all(spaces: &[Space], target: Target) -> Result<Vec<Candidate>, RenderError> {
+    let of = |(case, space): (usize, &Space)| {
+        space.feasible.iter().map(|&variant| (case, space.problem, variant)).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = spaces.iter().enumerate().flat_map(of).collect();
+    all.into_par_iter()
+        .map(|(case, problem, variant)| {
+            Ok(Candidate { case, problem, variant, source: render(&problem, &variant, target)? })
+        })
+        .collect()
+}
+
+/// The split policies to try: for decode those of the preset and the default, for append one that means nothing.
+pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, preset: Preset) -> Vec<SplitPolicy> {
+    if matches!(problem, Problem::Append(_)) {
+        return vec![SplitPolicy::Even { splits: 1 }];
+    }
+    let mut all = nvkv_generator::splits(problem, variant, shape, target, preset);
+    let usual = default_split(problem, variant, shape, target);
+    if !all.contains(&usual) {
+        all.push(usual);
+    }
+    all
+}

@@ -1,0 +1,194 @@
+//! What a run found, as a table for people and as JSON for programs.
+
+use crate::bundle::Trust;
+use crate::pipeline::choices::Choice;
+use crate::pipeline::compile::reason;
+use crate::pipeline::plan::Plan;
+use crate::pipeline::space::Space;
+use crate::pipeline::{Request, Tuned};
+use comfy_table::{CellAlignment, Table, presets};
+use nvkv_db::Failure;
+use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
+use serde::Serialize;
+use serde_json::json;
+
+/// Failures that are listed by name; the rest is counted and in the database.
+const FAILURES_SHOWN: usize = 8;
+
+/// One line of the table. Timed and predicted lines have the same columns, and say which they are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Problem, by its key.
+    pub problem: String,
+    /// Its fields.
+    pub fields: Problem,
+    /// The shape.
+    pub shape: Shape,
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Its variant, by its key.
+    pub variant: String,
+    /// Split policy; none for append.
+    pub split: Option<SplitPolicy>,
+    /// Timed or predicted.
+    pub trust: Trust,
+    /// Median of one call, µs; only where it was timed.
+    pub median_us: Option<f64>,
+    /// Time by the model, µs; only where nothing was timed.
+    pub predicted_us: Option<f64>,
+    /// Bytes moved at least over the median, GB/s.
+    pub gbps: Option<f64>,
+    /// The same over the read ceiling of the same run.
+    pub share_of_read_ceiling: Option<f64>,
+    /// Time of the default over this one's; both timed or both predicted.
+    pub speedup_over_default: Option<f64>,
+    /// Whether the winner is faster than the default beyond noise; only where both were timed.
+    pub beats_default: Option<bool>,
+    /// Whether it is the default.
+    pub is_default: bool,
+    /// GPU that timed it.
+    pub gpu: Option<String>,
+}
+
+impl From<&Choice> for Row {
+    fn from(choice: &Choice) -> Self {
+        let (problem, variant) = (choice.problem(), choice.kernel().variant);
+        let winner = match choice {
+            Choice::Timed(winner) => Some(winner),
+            Choice::Predicted(_) => None,
+        };
+        Self {
+            problem: problem.key(),
+            fields: problem,
+            shape: choice.shape(),
+            kernel: KernelId::new(&problem, &variant),
+            variant: variant.key(),
+            split: choice.split(),
+            trust: choice.trust(),
+            median_us: winner.map(|w| w.times.median_us),
+            predicted_us: winner.is_none().then(|| choice.us()),
+            gbps: winner.map(|w| w.gbps()),
+            share_of_read_ceiling: winner.and_then(|w| w.ceiling_share()),
+            speedup_over_default: choice.default_us().map(|us| us / choice.us()),
+            beats_default: winner.and_then(|w| w.default).map(|d| d.beaten),
+            is_default: choice.is_default(),
+            gpu: winner.map(|w| w.environment.name.clone()),
+        }
+    }
+}
+
+/// The table of a run, with a headline that says what the numbers are.
+pub fn table(choices: &[Choice]) -> String {
+    let rows: Vec<_> = choices.iter().map(Row::from).collect();
+    let of = |trust| rows.iter().filter(|row| row.trust == trust).collect::<Vec<_>>();
+    let (timed, predicted) = (of(Trust::Timed), of(Trust::Predicted));
+    let mut text = String::new();
+    if !timed.is_empty() {
+        let mut gpus: Vec<_> = timed.iter().filter_map(|row| row.gpu.as_deref()).collect();
+        gpus.dedup();
+        text += &format!("Timed on {}: median of cold-L2 calls under graph replay.\n", gpus.join(", "));
+        text += &render(&timed, "µs");
+    }
+    if !predicted.is_empty() {
+        text += "PREDICTED, nothing was timed: an order by a model, not measurements.\n";
+        text += &render(&predicted, "predicted µs");
+    }
+    text
+}
+
+fn render(rows: &[&Row], time: &str) -> String {
+    let timed = rows.iter().any(|row| row.trust == Trust::Timed);
+    let mut header = vec!["problem", "shape", "winner", "split", time];
+    header.extend(if timed { ["GB/s", "of ceiling", "vs default"].as_slice() } else { &["vs default"] });
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
+    for row in rows {
+        let mut cells = vec![
+            row.problem.clone(),
+            row.shape.key(),
+            row.variant.clone(),
+            row.split.map_or("-".into(), |split| split.to_string()),
+            format!("{:.1}", row.median_us.or(row.predicted_us).unwrap_or_default()),
+        ];
+        if timed {
+            cells.push(row.gbps.map_or("-".into(), |gbps| format!("{gbps:.0}")));
+            cells.push(row.share_of_read_ceiling.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share)));
+        }
+        cells.push(against_default(row));
+        table.add_row(cells);
+    }
+    for column in table.column_iter_mut().skip(4) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+fn against_default(row: &Row) -> String {
+    match (row.is_default, row.speedup_over_default, row.beats_default) {
+        (true, ..) => "is it".into(),
+        (_, None, _) => "-".into(),
+        (_, Some(speedup), Some(false)) => format!("{speedup:.2}× (tie)"),
+        (_, Some(speedup), _) => format!("{speedup:.2}×"),
+    }
+}
+
+/// The whole result for programs.
+pub fn json(request: &Request, tuned: &Tuned) -> serde_json::Value {
+    let rows: Vec<_> = tuned.choices.iter().map(Row::from).collect();
+    json!({
+        "target": request.machine.target,
+        "gpu": request.machine.gpu.as_ref().ok(),
+        "not_timed_because": request.machine.gpu.as_ref().err(),
+        "preset": format!("{:?}", request.preset).to_lowercase(),
+        "database": request.db,
+        "bundle": tuned.bundle.as_ref().map(|bundle| &bundle.folder),
+        "stopped": tuned.stopped,
+        "rows": rows,
+        "failures": tuned.failures,
+    })
+}
+
+/// The failures of a run: counts by kind, and the first few with their reasons.
+pub fn failures(failures: &[Failure]) -> String {
+    let mut text = String::new();
+    for failure in failures.iter().take(FAILURES_SHOWN) {
+        let at = failure.shape.map_or(String::new(), |shape| format!(" at {}", shape.key()));
+        let why = reason(&failure.outcome);
+        let first = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
+        text += &format!("  {}: {}{at}: {first}\n", failure.outcome.kind(), failure.kernel_id);
+    }
+    if failures.len() > FAILURES_SHOWN {
+        text += &format!("  and {} more, all in the database\n", failures.len() - FAILURES_SHOWN);
+    }
+    text
+}
+
+/// The plan in words.
+pub fn plan(plan: &Plan, jobs: usize) -> String {
+    let rejected: Vec<_> = plan.rejected.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+    let rejected = if rejected.is_empty() { String::new() } else { format!(" (rejected: {})", rejected.join(", ")) };
+    let timings = if plan.timed { plan.timings.to_string() } else { "none: no GPU of the target is here".into() };
+    let duration = humantime::format_duration(std::time::Duration::from_secs(plan.seconds));
+    format!(
+        "problems   {}, at {} shapes\nvariants   {}{rejected}\ncompiles   {} with {jobs} jobs\ntimings    {timings}\n\
+         time       about {duration}, from nothing\ndisk       about {}\nnothing was written\n",
+        plan.problems,
+        plan.shapes,
+        plan.variants,
+        plan.compiles,
+        indicatif::HumanBytes(plan.bytes),
+    )
+}
+
+/// The spaces of some problems: how many variants each has, and why the others are none.
+pub fn spaces(spaces: &[Space]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(["problem", "variants", "feasible", "rejected, by reason"]);
+    for space in spaces {
+        let reasons: Vec<_> = space.rejected.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+        let reasons = if reasons.is_empty() { "-".into() } else { reasons.join("\n") };
+        let feasible = space.feasible.len().to_string();
+        table.add_row([space.problem.key(), space.total().to_string(), feasible, reasons]);
+    }
+    format!("{table}\n")
+}
