@@ -1,6 +1,8 @@
 //! With a GPU: each compiled kernel is verified, then all of a problem are timed against each other
 //! at each shape, and the best of them once more, longer, beside the default.
 
+mod trials;
+
 use super::cache::Artefact;
 use super::compile::Built;
 use super::progress::{Progress, Step};
@@ -14,6 +16,8 @@ use nvkv_generator::Preset;
 use nvkv_spec::{GpuEnvironment, Outcome, Problem, Shape, SplitPolicy, Target};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
+pub use trials::RUNOFF;
+use trials::{Trial, best, contenders, median, merge};
 
 /// How times are taken, as stored with each run: a change of any part makes them incomparable.
 pub const POLICY: &str = "graph-replay,cold-l2,interleaved,median,v1";
@@ -26,8 +30,6 @@ const BATCH: usize = 24;
 pub const ROUND_SAMPLES: u32 = 7;
 /// Samples of a trial in the run-off.
 pub const RUNOFF_SAMPLES: u32 = 41;
-/// Trials in the run-off, the default aside.
-pub const RUNOFF: usize = 6;
 /// Run-offs at most: another one is due while a trial of the first round is still ahead.
 const RUNOFFS: usize = 3;
 
@@ -57,15 +59,6 @@ struct Verified<'a> {
     artefact: Artefact,
     cubin: Vec<u8>,
     error: f64,
-}
-
-/// A kernel and a split at the shape at hand, with what was measured so far.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Trial {
-    kernel: usize,
-    split: SplitPolicy,
-    /// Median, µs, and number of samples.
-    timed: Option<(f64, u64)>,
 }
 
 impl<'a> Timing<'a> {
@@ -302,69 +295,4 @@ fn had_runoff(
     let filter = WinnerFilter { environment, problems: vec![problem], shape: Some(shape), ..WinnerFilter::of(target) };
     let winners = recorder.db().winners(&filter)?;
     Ok(winners.iter().any(|w| w.times.samples >= u64::from(RUNOFF_SAMPLES)))
-}
-
-/// The best trials by median, and the default.
-fn contenders(trials: &[Trial], is_default: impl Fn(&Trial) -> bool) -> Vec<Trial> {
-    let mut timed: Vec<_> = trials.iter().copied().filter(|t| t.timed.is_some()).collect();
-    timed.sort_by(|a, b| us(a).total_cmp(&us(b)));
-    let (ahead, rest) = timed.split_at(timed.len().min(RUNOFF));
-    let default = rest.iter().chain(trials.iter().filter(|t| t.timed.is_none())).find(|t| is_default(t));
-    ahead.iter().chain(default.filter(|_| !ahead.is_empty())).copied().collect()
-}
-
-fn best(trials: &[Trial]) -> Option<&Trial> {
-    trials.iter().filter(|t| t.timed.is_some()).min_by(|a, b| us(a).total_cmp(&us(b)))
-}
-
-fn us(trial: &Trial) -> f64 {
-    trial.timed.map_or(f64::INFINITY, |(median, _)| median)
-}
-
-/// Notes newer results in `trials`; a failure takes the old time away.
-fn merge(trials: &mut [Trial], newer: &[Trial]) {
-    for trial in trials {
-        if let Some(new) = newer.iter().find(|n| n.kernel == trial.kernel && n.split == trial.split) {
-            trial.timed = new.timed;
-        }
-    }
-}
-
-fn median(samples: &[f64]) -> Option<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn trial(kernel: usize, timed: Option<(f64, u64)>) -> Trial {
-        Trial { kernel, split: SplitPolicy::Even { splits: 4 }, timed }
-    }
-
-    #[test]
-    fn the_default_is_in_every_run_off_once() {
-        let mut trials: Vec<_> = (0..10).map(|k| trial(k, Some((10.0 + k as f64, 7)))).collect();
-        let kernels = |picked: Vec<Trial>| picked.iter().map(|t| t.kernel).collect::<Vec<_>>();
-        assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
-        assert_eq!(kernels(contenders(&trials, |t| t.kernel == 2)), [0, 1, 2, 3, 4, 5]);
-        // A default that an earlier run timed has no median here; it is timed again.
-        trials[9].timed = None;
-        assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
-    }
-
-    #[test]
-    fn a_failure_in_the_run_off_takes_the_old_time_away() {
-        let mut trials = vec![trial(0, Some((1.0, 7))), trial(1, Some((2.0, 7)))];
-        merge(&mut trials, &[trial(0, None)]);
-        assert_eq!(best(&trials).map(|t| t.kernel), Some(1));
-    }
-
-    #[test]
-    fn median_of_an_odd_number_of_samples_is_one_of_them() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[]), None);
-    }
 }

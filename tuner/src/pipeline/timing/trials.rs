@@ -1,0 +1,84 @@
+//! The trials of one problem at one shape, and which of them go on to the run-off.
+
+use nvkv_spec::SplitPolicy;
+
+/// Trials in the run-off, the default aside.
+pub const RUNOFF: usize = 6;
+
+/// A kernel and a split at the shape at hand, with what was measured so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    /// Index among the verified kernels.
+    pub kernel: usize,
+    /// Split policy of the launch.
+    pub split: SplitPolicy,
+    /// Median, µs, and number of samples.
+    pub timed: Option<(f64, u64)>,
+}
+
+/// The best trials by median, and the default.
+pub fn contenders(trials: &[Trial], is_default: impl Fn(&Trial) -> bool) -> Vec<Trial> {
+    let mut timed: Vec<_> = trials.iter().copied().filter(|t| t.timed.is_some()).collect();
+    timed.sort_by(|a, b| us(a).total_cmp(&us(b)));
+    let (ahead, rest) = timed.split_at(timed.len().min(RUNOFF));
+    let default = rest.iter().chain(trials.iter().filter(|t| t.timed.is_none())).find(|t| is_default(t));
+    ahead.iter().chain(default.filter(|_| !ahead.is_empty())).copied().collect()
+}
+
+/// The trial of the lowest median.
+pub fn best(trials: &[Trial]) -> Option<&Trial> {
+    trials.iter().filter(|t| t.timed.is_some()).min_by(|a, b| us(a).total_cmp(&us(b)))
+}
+
+fn us(trial: &Trial) -> f64 {
+    trial.timed.map_or(f64::INFINITY, |(median, _)| median)
+}
+
+/// Notes newer results in `trials`; a failure takes the old time away.
+pub fn merge(trials: &mut [Trial], newer: &[Trial]) {
+    for trial in trials {
+        if let Some(new) = newer.iter().find(|n| n.kernel == trial.kernel && n.split == trial.split) {
+            trial.timed = new.timed;
+        }
+    }
+}
+
+/// The median; of an even number the upper one.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(kernel: usize, timed: Option<(f64, u64)>) -> Trial {
+        Trial { kernel, split: SplitPolicy::Even { splits: 4 }, timed }
+    }
+
+    #[test]
+    fn the_default_is_in_every_run_off_once() {
+        let mut trials: Vec<_> = (0..10).map(|k| trial(k, Some((10.0 + k as f64, 7)))).collect();
+        let kernels = |picked: Vec<Trial>| picked.iter().map(|t| t.kernel).collect::<Vec<_>>();
+        assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
+        assert_eq!(kernels(contenders(&trials, |t| t.kernel == 2)), [0, 1, 2, 3, 4, 5]);
+        // A default that an earlier run timed has no median here; it is timed again.
+        trials[9].timed = None;
+        assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
+    }
+
+    #[test]
+    fn a_failure_in_the_run_off_takes_the_old_time_away() {
+        let mut trials = vec![trial(0, Some((1.0, 7))), trial(1, Some((2.0, 7)))];
+        merge(&mut trials, &[trial(0, None)]);
+        assert_eq!(best(&trials).map(|t| t.kernel), Some(1));
+    }
+
+    #[test]
+    fn median_of_an_odd_number_of_samples_is_one_of_them() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[]), None);
+    }
+}
