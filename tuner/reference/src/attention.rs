@@ -147,11 +147,8 @@ fn scores(inputs: &DecodeInputs, request: usize, kv_head: u32, visible: &[usize]
     scores
 }
 
-/// Turns scores into weights that sum to 1; returns their log-sum-exp, -inf for no scores.
+/// Turns scores into weights that sum to 1; returns their log-sum-exp, for no scores -inf as the logarithm of 0.
 fn softmax(scores: &mut [f64]) -> f64 {
-    if scores.is_empty() {
-        return f64::NEG_INFINITY;
-    }
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     scores.iter_mut().for_each(|s| *s = (*s - max).exp());
     let sum: f64 = scores.iter().sum();

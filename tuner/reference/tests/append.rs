@@ -3,7 +3,7 @@
 mod common;
 
 use common::{random_bits, seeded};
-use nvkv_reference::codec::{e2m1_decode, e4m3_decode, e4m3_encode, fp8_element, quantise_block, to_f32};
+use nvkv_reference::codec::{e2m1_decode, e4m3_decode, e4m3_encode, fp8_element, from_f32, quantise_block, to_f32};
 use nvkv_reference::{HostCache, append};
 use nvkv_spec::layout::Arrangement;
 use nvkv_spec::{AppendProblem, Dtype, KvFormat, Numerics, VScaleOrder};
@@ -178,6 +178,38 @@ fn non_finite_inputs_are_counted_and_never_poison_a_row() {
         cache.v_row(Numerics::Exact, 1, 1, 1, &mut row);
         assert!(row.iter().all(|&x| x == 0.0), "{kv_format} {dtype}");
     }
+}
+
+/// Multiplying by the reciprocal of the scale moves some quotients off a tie; the contract divides.
+#[test]
+fn fp8_rows_are_divided_by_their_scale() {
+    let p = AppendProblem {
+        kv_format: KvFormat::Fp8E4m3,
+        head_dim: 64,
+        page_size: 8,
+        dtype: Dtype::F16,
+        v_scale_order: VScaleOrder::Linear,
+    };
+    let mut moved = 0;
+    for g in (3..64).step_by(2).map(|g| g as f32) {
+        for (below, tie) in (0..8u8).map(|m| (0x38 + m, 1.0 + (2.0 * f32::from(m) + 1.0) / 16.0)) {
+            let x = from_f32(p.dtype, tie * g);
+            assert_eq!(to_f32(p.dtype, x), tie * g, "x is exact in f16");
+            let mut cache = cache(&p, Arrangement::Hnd);
+            let rows = vec![x; HEADS * 64];
+            append(&p, &rows, &rows, &[0], g, g, &mut cache);
+            assert_eq!(cache.bytes[0], below.next_multiple_of(2), "{tie} * {g} goes to the even neighbour of the tie");
+            moved += usize::from(e4m3_encode(tie * g * (1.0 / g)) != cache.bytes[0]);
+        }
+    }
+    assert!(moved > 0, "no such case was met");
+}
+
+#[test]
+#[should_panic(expected = "token 8) is outside a cache")]
+fn a_token_past_its_page_is_refused() {
+    let p = AppendProblem { page_size: 8, head_dim: 64, ..matrix()[0].0 };
+    cache(&p, Arrangement::Hnd).k_row(Numerics::Exact, 0, 0, 8, &mut [0.0; 64]);
 }
 
 #[test]

@@ -244,6 +244,25 @@ fn a_huge_key_takes_all_the_weight() {
     }
 }
 
+/// Scores so low that exp of each alone underflows still make a softmax.
+#[test]
+fn scores_far_below_zero_keep_their_weights() {
+    let mut case = Case::new(problem(), &[40], |k, _| k.fill(from_f32(Dtype::F16, 30.0)));
+    case.q.fill(from_f32(Dtype::F16, -40.0));
+    let got = decode(&case.inputs());
+    for head in 0..HEADS {
+        let key = &case.dense(&case.k[0], head, K_SCALE)[0];
+        let score: f64 = key.iter().map(|k| -40.0 * k).sum::<f64>() * f64::from(SM_SCALE);
+        assert!(score < -1000.0, "{score} does not underflow");
+        let values = case.dense(&case.v[0], head, V_SCALE);
+        let mean: Vec<f64> = (0..64).map(|d| values.iter().map(|v| v[d]).sum::<f64>() / 40.0).collect();
+        for row in [head * 2, head * 2 + 1] {
+            assert_close(&got.out[row * 64..][..64], &mean, "the mean of equal weights");
+            assert_close(&got.lse[row..][..1], &[score + 40f64.ln()], "forty equal scores");
+        }
+    }
+}
+
 #[test]
 fn constant_values_come_out_unchanged() {
     let case = Case::new(problem(), &[50], |_, v| v.fill(from_f32(Dtype::F16, 1.0)));
