@@ -68,8 +68,8 @@ fn expected(p: &AppendProblem, arrangement: Arrangement, which: usize, at: At, x
     let all = 2 * (data + scales);
     let start = offset(arrangement, size, at, which * all / 2, data, all);
     let mut bytes = Vec::new();
-    for (s, x) in x.chunks_exact(16).enumerate() {
-        let block = quantise_block(x.try_into().unwrap(), g);
+    for (s, x) in x.as_chunks().0.iter().enumerate() {
+        let block = quantise_block(x, g);
         bytes.extend((0..8).map(|i| (start + 8 * s + i, block.codes[2 * i] + 16 * block.codes[2 * i + 1])));
         let before = which * all / 2 + data;
         let scale = if which == 1 && p.v_scale_order == VScaleOrder::Interleaved4 {
@@ -144,15 +144,15 @@ fn rows_read_back_as_the_elements_that_were_stored() {
 
 /// The elements that a row is stored as, without the scale of the tensor.
 fn stored(p: &AppendProblem, numerics: Numerics, x: &[f32], g: f32) -> Vec<f64> {
-    let block = |x: &[f32]| {
-        let block = quantise_block(x.try_into().unwrap(), g);
+    let block = |x: &[f32; 16]| {
+        let block = quantise_block(x, g);
         block.codes.map(|code| match numerics {
             Numerics::Fp8 => f64::from(fp8_element(code, block.scale)),
             Numerics::Exact => f64::from(e2m1_decode(code)) * f64::from(e4m3_decode(block.scale)),
         })
     };
     match p.kv_format {
-        KvFormat::Nvfp4 => x.chunks_exact(16).flat_map(block).collect(),
+        KvFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
         KvFormat::Fp8E4m3 => x.iter().map(|x| f64::from(e4m3_decode(e4m3_encode(x / g)))).collect(),
     }
 }

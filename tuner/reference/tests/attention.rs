@@ -7,6 +7,7 @@ use nvkv_reference::codec::{e2m1_decode, e4m3_decode, e4m3_encode, fp8_element, 
 use nvkv_reference::{DecodeInputs, DecodeOutput, HostCache, append, decode, decode_head};
 use nvkv_spec::layout::Arrangement;
 use nvkv_spec::{AppendMode, DecodeProblem, Dtype, KvFormat, Numerics, VScaleOrder};
+use rand::seq::SliceRandom;
 
 const HEADS: usize = 2;
 const SM_SCALE: f32 = 0.11;
@@ -48,11 +49,10 @@ impl Case {
         let mut rng = seeded(3);
         let (dim, size) = (problem.head_dim as usize, problem.page_size as usize);
         let pages = |len: i32| (len as usize).div_ceil(size);
-        let stride = kv_len.iter().map(|&len| pages(len)).max().unwrap() + 1;
+        let stride = kv_len.iter().map(|&len| pages(len)).fold(0, usize::max) + 1;
         let total = kv_len.len() * stride;
-        // Multiplying by a unit of the ring scatters the pages without giving one twice.
-        let unit = (3..).find(|u| gcd(*u, total) == 1).unwrap();
-        let block_table: Vec<i32> = (0..total).map(|i| ((i * unit + 1) % total) as i32).collect();
+        let mut block_table: Vec<i32> = (0..total as i32).collect();
+        block_table.shuffle(&mut rng);
         let arrangement = Arrangement::OneBlock;
         let (format, order) = (problem.kv_format, problem.v_scale_order);
         let mut cache = HostCache::new(arrangement, format, order, total as u64, HEADS as u32, size as u32, dim as u32);
@@ -94,15 +94,15 @@ impl Case {
         let (p, dim) = (&self.problem, self.problem.head_dim as usize);
         let row = |bits: &[u16]| -> Vec<f64> {
             let x: Vec<f32> = bits.iter().map(|&b| to_f32(p.dtype, b)).collect();
-            let block = |x: &[f32]| {
-                let b = quantise_block(x.try_into().unwrap(), g);
+            let block = |x: &[f32; 16]| {
+                let b = quantise_block(x, g);
                 b.codes.map(|code| match p.numerics {
                     Numerics::Fp8 => fp8_element(code, b.scale),
                     Numerics::Exact => e2m1_decode(code) * e4m3_decode(b.scale),
                 })
             };
             let elements: Vec<f32> = match p.kv_format {
-                KvFormat::Nvfp4 => x.chunks_exact(16).flat_map(block).collect(),
+                KvFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
                 KvFormat::Fp8E4m3 => x.iter().map(|x| e4m3_decode(e4m3_encode(x / g))).collect(),
             };
             elements.iter().map(|&x| f64::from(x) * f64::from(g)).collect()
@@ -144,10 +144,6 @@ impl Case {
         }
         output
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn assert_close(got: &[f64], want: &[f64], what: &str) {

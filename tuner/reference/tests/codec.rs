@@ -19,9 +19,9 @@ fn e4m3() -> Vec<f64> {
 
 /// Index of the magnitude nearest to |x|, the even one of two equally near; the sign bit above.
 fn nearest(x: f64, magnitudes: &[f64], sign_bit: u8) -> u8 {
-    let distance = |i: &usize| (magnitudes[*i] - x.abs()).abs();
-    let best = (0..magnitudes.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)).then((a % 2).cmp(&(b % 2))));
-    best.unwrap() as u8 | if x.is_sign_negative() { sign_bit } else { 0 }
+    let distance = |i: usize| ((magnitudes[i] - x.abs()).abs(), i % 2);
+    let best = (1..magnitudes.len()).fold(0, |best, i| if distance(i) < distance(best) { i } else { best });
+    best as u8 | if x.is_sign_negative() { sign_bit } else { 0 }
 }
 
 /// Every f16 number, and around every number and every midpoint of a format the f32 neighbours.
