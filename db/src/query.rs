@@ -1,8 +1,11 @@
 //! One lookup: the winner for a problem and a shape, with how far it can be trusted.
 
-use crate::{Db, DbError, EnvironmentKey, PredictedWinner, Winner};
+use crate::{Db, DbError, EnvironmentKey, PredictedWinner, TrialId, Winner, WinnerFilter};
 use nvkv_spec::{Problem, Shape, Target};
 use serde::Serialize;
+use serde_json::Value;
+use sqlx::types::Json;
+use std::collections::HashMap;
 
 /// What is looked up.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +67,86 @@ pub fn distance(a: &Shape, b: &Shape) -> Option<f64> {
 
 impl Db {
     /// The best answer to `query`: exact, else the nearest tuned shape, else predicted, else a miss.
-    pub fn query(&self, _query: &Query) -> Result<Answer, DbError> {
-        todo!()
+    /// Of equally near shapes the smaller answers, of equal shapes the later trial.
+    pub fn query(&self, query: &Query) -> Result<Answer, DbError> {
+        let filter = WinnerFilter {
+            target: query.target,
+            environment: query.environment.clone(),
+            problems: vec![query.problem],
+            shape: None,
+        };
+        let winners = self.winners(&filter)?;
+        if let Some((distance, winner)) = nearest(winners, |w| (w.shape, w.trial), &query.shape) {
+            return Ok(if distance == 0.0 { Answer::Exact { winner } } else { Answer::Bucket { winner, distance } });
+        }
+        let predicted = self.predicted_winners(&filter)?;
+        if let Some((distance, winner)) = nearest(predicted, |w| (w.shape, w.trial), &query.shape) {
+            return Ok(Answer::Predicted { winner, distance });
+        }
+        self.miss(query)
+    }
+
+    /// Why `query` has no answer.
+    fn miss(&self, query: &Query) -> Result<Answer, DbError> {
+        let recorded = self.recorded(query.target)?;
+        let nearest = recorded.keys().min_by_key(|p| (differences(p, &query.problem), p.key())).copied();
+        let why = match (recorded.get(&query.problem), nearest) {
+            (Some(outcomes), _) => {
+                let place = if query.environment.is_some() { " on this GPU and driver" } else { "" };
+                format!("no usable trial of {}{place}; recorded: {}", query.problem.key(), outcomes.join(", "))
+            }
+            (None, Some(nearest)) => {
+                format!(
+                    "{} was never tuned for {}; the nearest is {}",
+                    query.problem.key(),
+                    query.target,
+                    nearest.key()
+                )
+            }
+            (None, None) => format!("nothing was tuned for {0}; `nvkv-tune --arch {0}` does", query.target),
+        };
+        Ok(Answer::Miss { why, nearest })
+    }
+
+    /// The problems of `target` with any trial, each with its counts by outcome and place.
+    fn recorded(&self, target: Target) -> Result<HashMap<Problem, Vec<String>>, DbError> {
+        self.run(async |connection| {
+            let rows: Vec<(Json<Problem>, String)> = sqlx::query_as(
+                "SELECT k.problem, count(*) || ' ' || t.outcome || ' on ' || coalesce(e.name || ' (driver ' || e.driver || ')', 'no GPU')
+                 FROM trials AS t
+                 JOIN kernel_records AS k ON k.kernel = t.kernel
+                 JOIN runs AS r ON r.id = t.run
+                 LEFT JOIN environments AS e ON e.id = r.environment
+                 WHERE k.target = ?
+                 GROUP BY k.problem, t.outcome, e.id
+                 ORDER BY t.outcome, e.id",
+            )
+            .bind(target.name())
+            .fetch_all(connection)
+            .await?;
+            let mut recorded = HashMap::<_, Vec<_>>::new();
+            for (problem, outcomes) in rows {
+                recorded.entry(problem.0).or_default().push(outcomes);
+            }
+            Ok(recorded)
+        })
+    }
+}
+
+/// The winner whose shape is nearest to `shape`, with its distance.
+fn nearest<W>(winners: Vec<W>, of: impl Fn(&W) -> (Shape, TrialId), shape: &Shape) -> Option<(f64, W)> {
+    winners.into_iter().filter_map(|w| Some((distance(&of(&w).0, shape)?, w))).min_by(|(a, v), (b, w)| {
+        let ((v_shape, v_trial), (w_shape, w_trial)) = (of(v), of(w));
+        a.total_cmp(b).then(v_shape.cmp(&w_shape)).then(w_trial.cmp(&v_trial))
+    })
+}
+
+/// In how many of its fields `asked` differs from `other`, the operation among them.
+fn differences(other: &Problem, asked: &Problem) -> usize {
+    match (serde_json::to_value(asked), serde_json::to_value(other)) {
+        (Ok(Value::Object(asked)), Ok(Value::Object(other))) => {
+            asked.iter().filter(|(name, value)| other.get(*name) != Some(value)).count()
+        }
+        _ => usize::MAX,
     }
 }

@@ -1,8 +1,11 @@
 //! Winners: the views `winners` and `predicted_winners`, read.
 
+use crate::row::{EnvironmentRow, KernelRow};
 use crate::{Db, DbError, EnvironmentKey, KernelRecord, RunId, TrialId};
 use nvkv_spec::{GpuEnvironment, Problem, Shape, SplitPolicy, Target};
 use serde::Serialize;
+use sqlx::types::Json;
+use sqlx::{FromRow, SqliteConnection};
 
 /// Which winners are wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,12 +121,168 @@ pub struct PredictedWinner {
 
 impl Db {
     /// The winners that `filter` lets through, in order of problem, shape and environment.
-    pub fn winners(&self, _filter: &WinnerFilter) -> Result<Vec<Winner>, DbError> {
-        todo!()
+    pub fn winners(&self, filter: &WinnerFilter) -> Result<Vec<Winner>, DbError> {
+        self.run(async |connection| {
+            let mut winners = Vec::new();
+            for problem in problem_ids(connection, filter).await? {
+                let rows: Vec<WinnerRow> = sqlx::query_as(WINNERS)
+                    .bind(filter.target.name())
+                    .bind(problem)
+                    .bind(filter.shape.map(|s| s.key()))
+                    .bind(filter.environment.as_ref().map(|e| &e.uuid))
+                    .bind(filter.environment.as_ref().map(|e| &e.driver))
+                    .fetch_all(&mut *connection)
+                    .await?;
+                winners.extend(rows.into_iter().map(WinnerRow::winner).collect::<Result<Vec<_>, _>>()?);
+            }
+            Ok(winners)
+        })
     }
 
-    /// What the model predicts where nothing was timed; `filter.environment` is ignored.
-    pub fn predicted_winners(&self, _filter: &WinnerFilter) -> Result<Vec<PredictedWinner>, DbError> {
-        todo!()
+    /// What the model predicts for kernels that were compiled only, in order of problem and shape;
+    /// `filter.environment` is ignored. A problem may have winners and predictions both.
+    pub fn predicted_winners(&self, filter: &WinnerFilter) -> Result<Vec<PredictedWinner>, DbError> {
+        self.run(async |connection| {
+            let mut winners = Vec::new();
+            for problem in problem_ids(connection, filter).await? {
+                let rows: Vec<PredictedRow> = sqlx::query_as(PREDICTED_WINNERS)
+                    .bind(filter.target.name())
+                    .bind(problem)
+                    .bind(filter.shape.map(|s| s.key()))
+                    .fetch_all(&mut *connection)
+                    .await?;
+                winners.extend(rows.into_iter().map(PredictedRow::winner).collect::<Result<Vec<_>, _>>()?);
+            }
+            Ok(winners)
+        })
+    }
+}
+
+/// A problem is filtered by its row's id, a constant that SQLite carries into the view: by a name
+/// that is joined to it, the view would be worked out for every problem first.
+const WINNERS: &str = "
+    SELECT w.trial, w.run, t.created_at, s.json AS shape, p.json AS split, w.is_default, w.median_us, w.min_us,
+           w.iqr_us, w.n, t.error, t.bytes, r.read_ceiling_gbps, r.measurement_policy, w.default_median_us,
+           w.beats_default, k.*, e.*
+    FROM winners AS w
+    JOIN trials AS t ON t.id = w.trial
+    JOIN runs AS r ON r.id = w.run
+    JOIN shapes AS s ON s.id = w.shape
+    JOIN kernel_records AS k ON k.kernel = w.kernel
+    JOIN environments AS e ON e.id = w.environment
+    LEFT JOIN splits AS p ON p.id = w.split
+    WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2) AND (?3 IS NULL OR s.key = ?3)
+      AND (?4 IS NULL OR (e.uuid = ?4 AND e.driver = ?5))
+    ORDER BY k.problem_key, s.batch, s.context, s.tokens, s.kv_heads, e.name, e.uuid, e.driver";
+
+const PREDICTED_WINNERS: &str = "
+    SELECT w.trial, w.run, t.created_at, s.json AS shape, p.json AS split, w.is_default, w.predicted_us, t.bytes,
+           w.default_predicted_us, k.*
+    FROM predicted_winners AS w
+    JOIN trials AS t ON t.id = w.trial
+    JOIN shapes AS s ON s.id = w.shape
+    JOIN kernel_records AS k ON k.kernel = w.kernel
+    LEFT JOIN splits AS p ON p.id = w.split
+    WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2) AND (?3 IS NULL OR s.key = ?3)
+    ORDER BY k.problem_key, s.batch, s.context, s.tokens, s.kv_heads";
+
+/// The rows of the filter's problems, in order of their names; one `None` where it wants them all.
+async fn problem_ids(c: &mut SqliteConnection, filter: &WinnerFilter) -> Result<Vec<Option<i64>>, sqlx::Error> {
+    if filter.problems.is_empty() {
+        return Ok(vec![None]);
+    }
+    let keys: Vec<String> = filter.problems.iter().map(Problem::key).collect();
+    sqlx::query_scalar("SELECT id FROM problems WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key")
+        .bind(Json(keys))
+        .fetch_all(c)
+        .await
+}
+
+#[derive(FromRow)]
+struct WinnerRow {
+    trial: i64,
+    run: i64,
+    created_at: String,
+    #[sqlx(json)]
+    shape: Shape,
+    #[sqlx(json(nullable))]
+    split: Option<SplitPolicy>,
+    is_default: bool,
+    median_us: f64,
+    min_us: f64,
+    iqr_us: f64,
+    n: i64,
+    error: f64,
+    bytes: i64,
+    read_ceiling_gbps: Option<f64>,
+    measurement_policy: Option<String>,
+    default_median_us: Option<f64>,
+    beats_default: Option<bool>,
+    #[sqlx(flatten)]
+    kernel: KernelRow,
+    #[sqlx(flatten)]
+    environment: EnvironmentRow,
+}
+
+impl WinnerRow {
+    fn winner(self) -> Result<Winner, sqlx::Error> {
+        Ok(Winner {
+            trial: TrialId(self.trial),
+            run: RunId(self.run),
+            created_at: self.created_at,
+            environment: self.environment.into(),
+            kernel: self.kernel.record()?,
+            shape: self.shape,
+            split: self.split,
+            is_default: self.is_default,
+            times: Times {
+                median_us: self.median_us,
+                min_us: self.min_us,
+                iqr_us: self.iqr_us,
+                samples: self.n.unsigned_abs(),
+            },
+            error: self.error,
+            bytes: self.bytes.unsigned_abs(),
+            read_ceiling_gbps: self.read_ceiling_gbps,
+            measurement_policy: self.measurement_policy,
+            default: self
+                .default_median_us
+                .zip(self.beats_default)
+                .map(|(median_us, beaten)| DefaultTimes { median_us, beaten }),
+        })
+    }
+}
+
+#[derive(FromRow)]
+struct PredictedRow {
+    trial: i64,
+    run: i64,
+    created_at: String,
+    #[sqlx(json)]
+    shape: Shape,
+    #[sqlx(json(nullable))]
+    split: Option<SplitPolicy>,
+    is_default: bool,
+    predicted_us: f64,
+    bytes: i64,
+    default_predicted_us: Option<f64>,
+    #[sqlx(flatten)]
+    kernel: KernelRow,
+}
+
+impl PredictedRow {
+    fn winner(self) -> Result<PredictedWinner, sqlx::Error> {
+        Ok(PredictedWinner {
+            trial: TrialId(self.trial),
+            run: RunId(self.run),
+            created_at: self.created_at,
+            kernel: self.kernel.record()?,
+            shape: self.shape,
+            split: self.split,
+            is_default: self.is_default,
+            predicted_us: self.predicted_us,
+            bytes: self.bytes.unsigned_abs(),
+            default_predicted_us: self.default_predicted_us,
+        })
     }
 }

@@ -1,0 +1,279 @@
+//! Writing: runs, the kernels in force, and trials, each in one transaction.
+
+use crate::row::OutcomeRow;
+use crate::{Db, DbError, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialRecord};
+use nvkv_spec::{GpuEnvironment, KernelId, Outcome, Shape, SplitPolicy};
+use sqlx::types::Json;
+use sqlx::{Connection, SqliteConnection};
+
+impl Db {
+    /// Starts a run.
+    pub fn begin_run(&mut self, run: &NewRun) -> Result<RunId, DbError> {
+        self.run(async |connection| {
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            let environment = match &run.environment {
+                Some(environment) => Some(put_environment(&mut transaction, environment).await?),
+                None => None,
+            };
+            let id = put_run(&mut transaction, run, environment).await?;
+            transaction.commit().await?;
+            Ok(RunId(id))
+        })
+    }
+
+    /// Stores what the run saw of its GPU: the read ceiling (GB/s) and the state (clocks, throttle
+    /// reasons, temperature, other processes). Called again, the later values hold.
+    pub fn note_gpu(&mut self, run: RunId, read_ceiling_gbps: f64, state: &serde_json::Value) -> Result<(), DbError> {
+        self.run(async |connection| {
+            sqlx::query("UPDATE runs SET read_ceiling_gbps = ?2, gpu_state = ?3 WHERE id = ?1")
+                .bind(run.0)
+                .bind(read_ceiling_gbps)
+                .bind(Json(state))
+                .execute(connection)
+                .await
+                .map(drop)
+        })
+    }
+
+    /// Ends a run; `finished_at` in UTC, RFC 3339.
+    pub fn finish_run(&mut self, run: RunId, finished_at: &str) -> Result<(), DbError> {
+        self.run(async |connection| {
+            sqlx::query("UPDATE runs SET finished_at = ?2 WHERE id = ?1")
+                .bind(run.0)
+                .bind(finished_at)
+                .execute(connection)
+                .await
+                .map(drop)
+        })
+    }
+
+    /// Says which kernels the run's space consists of now. Kernels of the same id with another
+    /// source or NVRTC become stale: they stay, and win nothing. Call it before [`Self::winners`],
+    /// or a resumed run that records nothing new leaves the last run's kernels in force. Kernels
+    /// that were never recorded are left out: recording them is enough.
+    pub fn adopt(&mut self, run: RunId, kernels: &[KernelKey]) -> Result<(), DbError> {
+        self.run(async |connection| {
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            for key in kernels {
+                sqlx::query(
+                    "UPDATE kernels SET seen_run = ?1
+                     WHERE target = (SELECT target FROM runs WHERE id = ?1)
+                       AND variant = (SELECT id FROM variants WHERE kernel_id = ?2)
+                       AND source_hash = ?3 AND nvrtc = ?4 AND seen_run < ?1",
+                )
+                .bind(run.0)
+                .bind(key.kernel_id.as_str())
+                .bind(&key.source_hash)
+                .bind(&key.nvrtc)
+                .execute(&mut *transaction)
+                .await?;
+            }
+            transaction.commit().await
+        })
+    }
+
+    /// Stores one trial with its kernel and samples, in one transaction: durable when it returns.
+    pub fn record(&mut self, run: RunId, trial: &TrialRecord) -> Result<TrialId, DbError> {
+        if let Some(problem) = contradiction(trial) {
+            return Err(DbError::InvalidTrial { kernel: trial.kernel.key().kernel_id, problem });
+        }
+        self.run(async |connection| {
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            let id = put_trial(&mut transaction, run, trial).await?;
+            put_samples(&mut transaction, id, &trial.samples).await?;
+            transaction.commit().await?;
+            Ok(TrialId(id))
+        })
+    }
+}
+
+/// What the tables cannot check, or would refuse without saying why.
+fn contradiction(trial: &TrialRecord) -> Option<&'static str> {
+    let timed = matches!(trial.outcome, Outcome::Timed { .. });
+    let compiled_only = matches!(trial.outcome, Outcome::CompiledOnly { .. });
+    if timed == trial.samples.is_empty() {
+        Some("a timed trial has samples, another has none")
+    } else if !trial.samples.iter().all(|us| us.is_finite() && *us > 0.0) {
+        Some("a sample is not a positive time")
+    } else if (timed || compiled_only) && trial.shape.is_none() {
+        Some("a timed or predicted trial has a shape")
+    } else if (timed || compiled_only) && trial.kernel.compiled.is_none() {
+        Some("a timed or predicted trial has a compiled kernel")
+    } else {
+        None
+    }
+}
+
+async fn put_environment(c: &mut SqliteConnection, e: &GpuEnvironment) -> Result<i64, sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO environments (uuid, driver, name, capability_major, capability_minor, sms, l2_bytes,
+                                   memory_bytes, max_sm_clock, max_memory_clock)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    )
+    .bind(&e.uuid)
+    .bind(&e.driver)
+    .bind(&e.name)
+    .bind(e.capability.0)
+    .bind(e.capability.1)
+    .bind(e.sms)
+    .bind(e.l2_bytes.cast_signed())
+    .bind(e.memory_bytes.cast_signed())
+    .bind(e.max_sm_clock)
+    .bind(e.max_memory_clock)
+    .execute(&mut *c)
+    .await?;
+    sqlx::query_scalar("SELECT id FROM environments WHERE uuid = ? AND driver = ?")
+        .bind(&e.uuid)
+        .bind(&e.driver)
+        .fetch_one(c)
+        .await
+}
+
+async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64>) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar(
+        "INSERT INTO runs (started_at, command, target, preset, generator, nvrtc, environment, measurement_policy)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+    )
+    .bind(&run.started_at)
+    .bind(&run.command)
+    .bind(run.target.name())
+    .bind(&run.preset)
+    .bind(&run.generator)
+    .bind(&run.nvrtc)
+    .bind(environment)
+    .bind(&run.measurement_policy)
+    .fetch_one(c)
+    .await
+}
+
+async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<i64, sqlx::Error> {
+    let kernel = put_kernel(c, run, &trial.kernel).await?;
+    if let Some(shape) = &trial.shape {
+        put_shape(c, shape).await?;
+    }
+    if let Some(split) = &trial.split {
+        put_split(c, split).await?;
+    }
+    let outcome = OutcomeRow::from(&trial.outcome);
+    sqlx::query_scalar(
+        "INSERT INTO trials (run, kernel, shape, split, is_default, outcome, stage, message, error, limit_s,
+                             predicted_us, bytes)
+         VALUES (?, ?, (SELECT id FROM shapes WHERE key = ?), (SELECT id FROM splits WHERE key = ?),
+                 ?, ?, ?, ?, ?, ?, ?, ?)
+         RETURNING id",
+    )
+    .bind(run.0)
+    .bind(kernel)
+    .bind(trial.shape.map(|s| s.key()))
+    .bind(trial.split.map(|s| s.to_string()))
+    .bind(trial.is_default)
+    .bind(outcome.outcome)
+    .bind(outcome.stage)
+    .bind(outcome.message)
+    .bind(outcome.error)
+    .bind(outcome.limit_s)
+    .bind(outcome.predicted_us)
+    .bind(trial.bytes.cast_signed())
+    .fetch_one(c)
+    .await
+}
+
+/// The row of `kernel`: new, or known and now part of `run`'s space. Compiler's facts that were
+/// missing (an earlier compile crashed) are filled in; facts are never taken away.
+async fn put_kernel(c: &mut SqliteConnection, run: RunId, kernel: &KernelRecord) -> Result<i64, sqlx::Error> {
+    let variant = put_variant(c, kernel).await?;
+    let facts = kernel.compiled.as_ref().map(|c| &c.facts);
+    sqlx::query_scalar(
+        "INSERT INTO kernels (target, variant, source_hash, nvrtc, generator, seen_run, cubin_hash, registers,
+                              static_shared, spill_stores, spill_loads, stack, cubin_bytes, instructions)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT (target, variant, source_hash, nvrtc) DO UPDATE SET
+             seen_run = max(seen_run, excluded.seen_run),
+             cubin_hash = coalesce(excluded.cubin_hash, cubin_hash),
+             registers = coalesce(excluded.registers, registers),
+             static_shared = coalesce(excluded.static_shared, static_shared),
+             spill_stores = coalesce(excluded.spill_stores, spill_stores),
+             spill_loads = coalesce(excluded.spill_loads, spill_loads),
+             stack = coalesce(excluded.stack, stack),
+             cubin_bytes = coalesce(excluded.cubin_bytes, cubin_bytes),
+             instructions = coalesce(excluded.instructions, instructions)
+         RETURNING id",
+    )
+    .bind(kernel.target.name())
+    .bind(variant)
+    .bind(&kernel.source_hash)
+    .bind(&kernel.nvrtc)
+    .bind(&kernel.generator)
+    .bind(run.0)
+    .bind(kernel.compiled.as_ref().map(|c| &c.cubin_hash))
+    .bind(facts.map(|f| f.registers))
+    .bind(facts.map(|f| f.static_shared))
+    .bind(facts.map(|f| f.spill_stores))
+    .bind(facts.map(|f| f.spill_loads))
+    .bind(facts.map(|f| f.stack))
+    .bind(facts.map(|f| f.cubin_bytes))
+    .bind(facts.map(|f| f.instructions))
+    .fetch_one(c)
+    .await
+}
+
+async fn put_variant(c: &mut SqliteConnection, kernel: &KernelRecord) -> Result<i64, sqlx::Error> {
+    let (problem, id) = (kernel.problem.key(), KernelId::new(&kernel.problem, &kernel.variant));
+    sqlx::query("INSERT INTO problems (key, json) VALUES (?, ?) ON CONFLICT DO NOTHING")
+        .bind(&problem)
+        .bind(Json(&kernel.problem))
+        .execute(&mut *c)
+        .await?;
+    sqlx::query(
+        "INSERT INTO variants (problem, key, kernel_id, json)
+         VALUES ((SELECT id FROM problems WHERE key = ?), ?, ?, ?) ON CONFLICT DO NOTHING",
+    )
+    .bind(&problem)
+    .bind(kernel.variant.key())
+    .bind(id.as_str())
+    .bind(Json(&kernel.variant))
+    .execute(&mut *c)
+    .await?;
+    sqlx::query_scalar("SELECT id FROM variants WHERE kernel_id = ?").bind(id.as_str()).fetch_one(c).await
+}
+
+async fn put_shape(c: &mut SqliteConnection, shape: &Shape) -> Result<(), sqlx::Error> {
+    let (batch, context, tokens) = match *shape {
+        Shape::Decode { batch, context, .. } => (Some(batch), Some(context), None),
+        Shape::Append { tokens, .. } => (None, None, Some(tokens)),
+    };
+    sqlx::query(
+        "INSERT INTO shapes (key, json, batch, context, tokens, kv_heads)
+         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    )
+    .bind(shape.key())
+    .bind(Json(shape))
+    .bind(batch)
+    .bind(context)
+    .bind(tokens)
+    .bind(shape.kv_heads())
+    .execute(c)
+    .await
+    .map(drop)
+}
+
+async fn put_split(c: &mut SqliteConnection, split: &SplitPolicy) -> Result<(), sqlx::Error> {
+    sqlx::query("INSERT INTO splits (key, json) VALUES (?, ?) ON CONFLICT DO NOTHING")
+        .bind(split.to_string())
+        .bind(Json(split))
+        .execute(c)
+        .await
+        .map(drop)
+}
+
+async fn put_samples(c: &mut SqliteConnection, trial: i64, samples: &[f64]) -> Result<(), sqlx::Error> {
+    for (idx, microseconds) in (0i64..).zip(samples) {
+        sqlx::query("INSERT INTO samples (trial, idx, microseconds) VALUES (?, ?, ?)")
+            .bind(trial)
+            .bind(idx)
+            .bind(microseconds)
+            .execute(&mut *c)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Reading back: what a resumed tune can skip, and how a run went.
+
+use crate::row::{KernelRow, OutcomeRow, kernel_id};
+use crate::{Db, DbError, Failure, KernelKey, KernelRecord, RunId, TrialKey};
+use nvkv_spec::{GpuEnvironment, Shape, SplitPolicy, Target};
+use sqlx::FromRow;
+use std::collections::{BTreeMap, HashSet};
+
+#[derive(FromRow)]
+struct KeyRow {
+    kernel_id: String,
+    source_hash: String,
+    nvrtc: String,
+    #[sqlx(json(nullable))]
+    shape: Option<Shape>,
+    #[sqlx(json(nullable))]
+    split: Option<SplitPolicy>,
+}
+
+impl KeyRow {
+    fn key(self) -> Result<TrialKey, sqlx::Error> {
+        let kernel =
+            KernelKey { kernel_id: kernel_id(self.kernel_id)?, source_hash: self.source_hash, nvrtc: self.nvrtc };
+        Ok(TrialKey { kernel, shape: self.shape, split: self.split })
+    }
+}
+
+#[derive(FromRow)]
+struct FailureRow {
+    kernel_id: String,
+    #[sqlx(json(nullable))]
+    shape: Option<Shape>,
+    #[sqlx(json(nullable))]
+    split: Option<SplitPolicy>,
+    #[sqlx(flatten)]
+    outcome: OutcomeRow,
+}
+
+impl Db {
+    /// The trials that need not be run again on this target and GPU, failures included: those of
+    /// the same board and driver (of no GPU where `environment` is none), and failed compiles of any,
+    /// since no GPU has a part in them.
+    pub fn done(&self, target: Target, environment: Option<&GpuEnvironment>) -> Result<HashSet<TrialKey>, DbError> {
+        self.run(async |connection| {
+            let rows: Vec<KeyRow> = sqlx::query_as(
+                "SELECT DISTINCT k.kernel_id, k.source_hash, k.nvrtc, s.json AS shape, p.json AS split
+                 FROM trials AS t
+                 JOIN kernel_records AS k ON k.kernel = t.kernel
+                 JOIN runs AS r ON r.id = t.run
+                 LEFT JOIN environments AS e ON e.id = r.environment
+                 LEFT JOIN shapes AS s ON s.id = t.shape
+                 LEFT JOIN splits AS p ON p.id = t.split
+                 WHERE k.target = ?1 AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')",
+            )
+            .bind(target.name())
+            .bind(environment.map(|e| &e.uuid))
+            .bind(environment.map(|e| &e.driver))
+            .fetch_all(connection)
+            .await?;
+            rows.into_iter().map(KeyRow::key).collect()
+        })
+    }
+
+    /// The kernel of this source and NVRTC, if it was ever recorded.
+    pub fn kernel_by_source(&self, target: Target, key: &KernelKey) -> Result<Option<KernelRecord>, DbError> {
+        self.run(async |connection| {
+            let row: Option<KernelRow> = sqlx::query_as(
+                "SELECT * FROM kernel_records
+                 WHERE target = ? AND kernel_id = ? AND source_hash = ? AND nvrtc = ?",
+            )
+            .bind(target.name())
+            .bind(key.kernel_id.as_str())
+            .bind(&key.source_hash)
+            .bind(&key.nvrtc)
+            .fetch_optional(connection)
+            .await?;
+            row.map(KernelRow::record).transpose()
+        })
+    }
+
+    /// How many trials of a run ended how, by [`nvkv_spec::Outcome::kind`].
+    pub fn outcomes(&self, run: RunId) -> Result<BTreeMap<String, u64>, DbError> {
+        self.run(async |connection| {
+            let rows: Vec<(String, i64)> =
+                sqlx::query_as("SELECT outcome, count(*) FROM trials WHERE run = ? GROUP BY outcome")
+                    .bind(run.0)
+                    .fetch_all(connection)
+                    .await?;
+            Ok(rows.into_iter().map(|(kind, n)| (kind, n.unsigned_abs())).collect())
+        })
+    }
+
+    /// The failed trials of a run in the order recorded, with their reasons.
+    pub fn failures(&self, run: RunId) -> Result<Vec<Failure>, DbError> {
+        self.run(async |connection| {
+            let rows: Vec<FailureRow> = sqlx::query_as(
+                "SELECT k.kernel_id, s.json AS shape, p.json AS split,
+                        t.outcome, t.stage, t.message, t.error, t.limit_s, t.predicted_us
+                 FROM trials AS t
+                 JOIN kernel_records AS k ON k.kernel = t.kernel
+                 LEFT JOIN shapes AS s ON s.id = t.shape
+                 LEFT JOIN splits AS p ON p.id = t.split
+                 WHERE t.run = ? AND t.outcome NOT IN ('timed', 'compiled_only')
+                 ORDER BY t.id",
+            )
+            .bind(run.0)
+            .fetch_all(connection)
+            .await?;
+            rows.into_iter().map(failure).collect()
+        })
+    }
+}
+
+fn failure(row: FailureRow) -> Result<Failure, sqlx::Error> {
+    Ok(Failure {
+        kernel_id: kernel_id(row.kernel_id)?,
+        shape: row.shape,
+        split: row.split,
+        outcome: row.outcome.outcome()?,
+    })
+}
