@@ -8,7 +8,7 @@ mod space;
 mod tune;
 mod verify;
 
-use crate::{pipeline::stop, worker};
+use crate::worker;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
@@ -94,12 +94,10 @@ pub fn main() -> ExitCode {
 }
 
 fn work(worker: Worker) -> ExitCode {
-    stop::ignore_interrupts();
     match worker {
         Worker::Compile => worker::compile_main(),
         Worker::Gpu { device } => worker::gpu_main(device),
     }
-    ExitCode::SUCCESS
 }
 
 /// Writes to stdout. A reader that has gone away (`| head`) is no failure of the command.

@@ -6,7 +6,7 @@ use crate::pipeline::compile::reason;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::space::Space;
 use crate::pipeline::{Request, Tuned};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use nvkv_db::Failure;
 use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
 use serde::Serialize;
@@ -101,7 +101,10 @@ fn render(rows: &[&Row], time: &str) -> String {
     let mut header = vec!["problem", "shape", "winner", "split", time];
     header.extend(if timed { ["GB/s", "of ceiling", "vs default"].as_slice() } else { &["vs default"] });
     let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
+    table
+        .load_style(presets::UTF8_BORDERS_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header);
     for row in rows {
         let mut cells = vec![
             row.problem.clone(),

@@ -34,9 +34,3 @@ impl Stop {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline).then_some("time limit reached")
     }
 }
-
-/// Lets a worker outlive the Ctrl-C that the terminal sends to the whole group: its parent decides
-/// when it ends, by closing its stdin.
-pub fn ignore_interrupts() {
-    let _ = ctrlc::set_handler(|| {});
-}

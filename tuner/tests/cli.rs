@@ -1,0 +1,316 @@
+//! The command line as a user meets it, on a machine without a GPU: every promise and every error.
+//!
+//! The tunes here need NVRTC, found as always (`make toolchain` puts it where it is found).
+
+use assert_cmd::Command;
+use nvkv_db::{Db, RunId};
+use predicates::prelude::*;
+use predicates::str::{contains, is_match};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// One problem with few variants: a tune of seconds.
+const TINY: [&str; 14] = [
+    "--arch",
+    "sm_100",
+    "--op",
+    "append",
+    "--kv-format",
+    "nvfp4",
+    "--head-dim",
+    "64",
+    "--page-size",
+    "16",
+    "--dtype",
+    "f16",
+    "--v-scale-order",
+    "linear",
+];
+
+/// An empty folder to run in.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The binary in this folder. No GPU is visible, so that every machine answers alike.
+    fn nvkv(&self) -> Command {
+        let mut command = Command::cargo_bin("nvkv-tune").unwrap();
+        command.current_dir(self.0.path()).env("CUDA_VISIBLE_DEVICES", "-1");
+        command
+    }
+
+    fn tune(&self) -> Command {
+        let mut command = self.nvkv();
+        command.args(TINY).args(["--batch", "64"]);
+        command
+    }
+
+    /// The manifest of the bundle for sm_100a.
+    fn manifest(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.path("kernels-out/sm_100a/manifest.json")).unwrap()).unwrap()
+    }
+
+    /// Trials in the database over all runs.
+    fn trials(&self) -> u64 {
+        let db = Db::open_read_only(&self.path("db/nvkv.sqlite")).unwrap();
+        (1..20).flat_map(|run| db.outcomes(RunId(run)).unwrap().into_values()).sum()
+    }
+
+    /// Kernels in the cache.
+    fn cached(&self) -> usize {
+        let nvrtc = fs::read_dir(self.path("kernels-out/.cache/sm_100a")).into_iter().flatten().flatten();
+        let entries = nvrtc.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+        entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.')).count()
+    }
+
+    /// Everything under this folder.
+    fn files(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.0.path()).unwrap().flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+/// Feasible variants of the tiny problem.
+fn feasible(place: &Place) -> u64 {
+    let output = place.nvkv().arg("space").args(TINY).arg("--json").output().unwrap();
+    let space: Value = serde_json::from_slice(&output.stdout).unwrap();
+    space["problems"][0]["feasible"].as_array().unwrap().len() as u64
+}
+
+#[test]
+fn bad_arguments_name_what_is_known() {
+    let place = Place::new();
+    for (arguments, expected) in [
+        (["--arch", "sm_75"], "sm_121"),
+        (["--preset", "huge"], "quick, standard, full"),
+        (["--op", "prefill"], "decode, fused, append"),
+        (["--head-dim", "96"], "64, 128, 256"),
+        (["--group", "17"], "from 1 to 16"),
+        (["--page-size", "12"], "8, 16, 32, 64, 128"),
+        (["--q-len", "0"], "from 1 to 8"),
+        (["--numerics", "fp4"], "fp8, exact"),
+        (["--kv-format", "int4"], "nvfp4"),
+        (["--v-scale-order", "random"], "interleaved4"),
+        (["--batch", "0"], "from 1"),
+        (["--time-limit", "soon"], "minutes"),
+    ] {
+        place.nvkv().args(arguments).assert().code(2).stderr(contains(arguments[1]).and(contains(expected)));
+    }
+    place.nvkv().arg("--frobnicate").assert().code(2);
+    assert!(place.files().is_empty());
+}
+
+#[test]
+fn native_without_a_gpu_says_to_name_the_target() {
+    Place::new().nvkv().assert().code(2).stderr(contains("--arch sm_100"));
+}
+
+#[test]
+fn a_missing_compiler_is_named_with_the_command_that_installs_it() {
+    let place = Place::new();
+    let nowhere = place.path("nowhere");
+    place.tune().env("NVKV_NVRTC", &nowhere).assert().code(1).stderr(contains("NVKV_NVRTC"));
+    place.nvkv().arg("doctor").env("NVKV_NVRTC", &nowhere).assert().code(1).stdout(contains("missing"));
+    assert!(place.files().is_empty(), "found out before anything is written");
+}
+
+#[test]
+fn doctor_succeeds_where_kernels_can_be_compiled() {
+    let place = Place::new();
+    let found = contains("NVRTC").and(contains("13.")).and(contains("--arch sm_100")).and(contains("db/nvkv.sqlite"));
+    place.nvkv().arg("doctor").assert().code(0).stdout(found);
+    assert!(place.files().is_empty());
+}
+
+#[test]
+fn a_plan_writes_nothing() {
+    let place = Place::new();
+    let counts = contains("compiles").and(contains("time")).and(contains("disk"));
+    place.tune().arg("--plan").assert().code(0).stdout(counts).stderr(contains("target sm_100a"));
+    let output = place.tune().args(["--plan", "--json"]).output().unwrap();
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((plan["problems"].as_u64(), plan["timings"].as_u64()), (Some(1), Some(0)));
+    assert_eq!(plan["compiles"].as_u64(), Some(feasible(&place)));
+    assert!(place.files().is_empty());
+}
+
+#[test]
+fn lists_replace_the_axes_of_the_preset() {
+    let space = |arguments: &[&str]| -> Vec<String> {
+        let base = ["space", "--arch", "sm_100", "--json", "--op", "decode"];
+        let output = Place::new().nvkv().args(base).args(arguments).output().unwrap();
+        let space: Value = serde_json::from_slice(&output.stdout).unwrap();
+        space["problems"].as_array().unwrap().iter().map(|p| p["problem"].as_str().unwrap().to_string()).collect()
+    };
+    let one = ["--kv-format", "nvfp4", "--numerics", "fp8", "--head-dim", "256", "--group", "5", "--q-len", "2"];
+    let one =
+        [one.as_slice(), &["--page-size", "32", "--dtype", "bf16", "--v-scale-order", "linear,interleaved4"]].concat();
+    let expected = ["linear", "interleaved4"].map(|order| format!("decode-nvfp4-fp8-d256-g5-q2-p32-bf16-{order}"));
+    assert_eq!(space(&one), expected);
+    // FP8 caches have no block scales: their order is no axis.
+    let fp8 = space(&[&one[..], &["--kv-format", "fp8_e4m3"]].concat()[2..]);
+    assert_eq!(fp8, ["decode-fp8_e4m3-fp8-d256-g5-q2-p32-bf16-linear"]);
+}
+
+#[test]
+fn a_tune_without_a_gpu_predicts_and_bundles() {
+    let place = Place::new();
+    let tune = place.tune().assert().code(0);
+    let headline = contains("target sm_100a").and(contains("PREDICTED"));
+    tune.stdout(contains("PREDICTED").and(contains("append-nvfp4-d64-p16-f16-linear"))).stderr(headline);
+    assert_eq!(place.trials(), feasible(&place));
+
+    let manifest = place.manifest();
+    assert_eq!((&manifest["schema"], &manifest["target"]), (&1.into(), &"sm_100a".into()));
+    assert_eq!(manifest["kernels"][0]["evidence"]["evidence"], "predicted");
+    let selection = &manifest["selections"][0];
+    assert_eq!(selection["trust"], "predicted");
+    assert!(selection["predicted_us"].as_f64().unwrap() > 0.0 && selection["median_us"].is_null());
+
+    place.nvkv().arg("verify").assert().code(0).stdout(contains("sound"));
+    let query =
+        ["query", "--arch", "sm_100", "--op", "append", "--head-dim", "64", "--page-size", "16", "--dtype", "f16"];
+    place.nvkv().args(query).args(["--tokens", "64"]).assert().code(0).stdout(contains("PREDICTED"));
+    let other = query.map(|argument| if argument == "16" { "128" } else { argument });
+    place.nvkv().args(other).args(["--tokens", "64"]).assert().code(1).stdout(contains("miss"));
+
+    // The same command again: nothing is compiled, nothing is recorded twice, the bundle is there.
+    let again = place
+        .tune()
+        .arg("--json")
+        .assert()
+        .code(0)
+        .stderr(contains("from cache").and(is_match(r"\d compiled").unwrap().not()));
+    let json: Value = serde_json::from_slice(&again.get_output().stdout).unwrap();
+    assert_eq!(json["rows"][0]["trust"], "predicted");
+    assert_eq!(place.trials(), feasible(&place));
+
+    flip_a_byte(
+        &place.path("kernels-out/sm_100a").join(manifest["kernels"][0]["files"]["cubin"]["path"].as_str().unwrap()),
+    );
+    place.nvkv().arg("verify").assert().code(1).stdout(contains("kernel.cubin").and(contains("NOT SOUND")));
+}
+
+fn flip_a_byte(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_manifest_of_a_newer_schema_is_refused() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("kernels-out/sm_100a")).unwrap();
+    fs::write(place.path("kernels-out/sm_100a/manifest.json"), r#"{"schema": 99, "other": true}"#).unwrap();
+    place.nvkv().arg("verify").assert().code(1).stderr(contains("99").and(contains("newer")));
+}
+
+#[test]
+fn a_killed_tune_goes_on_where_it_was() {
+    let place = Place::new();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
+        .current_dir(place.0.path())
+        .env("CUDA_VISIBLE_DEVICES", "-1")
+        .args(TINY)
+        .args(["--batch", "64", "--jobs", "1"])
+        .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while place.cached() < 2 {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing was compiled");
+        assert!(child.try_wait().unwrap().is_none(), "ended before it could be killed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (before, all) = (place.cached() as u64, feasible(&place));
+    assert!(before < all, "killed too late to show anything");
+    assert!(!place.path("kernels-out/sm_100a").exists());
+    let kept = format!("{before} from cache");
+    place.tune().assert().code(0).stderr(contains(format!("{} compiled", all - before)).and(contains(kept)));
+    assert_eq!(place.trials(), all);
+    place.nvkv().arg("verify").assert().code(0);
+}
+
+#[test]
+fn a_time_limit_stops_cleanly_and_says_how_to_go_on() {
+    let place = Place::new();
+    place.tune().args(["--time-limit", "0"]).assert().code(1).stderr(contains("run the same command again"));
+    place.tune().assert().code(0);
+}
+
+#[test]
+fn two_tuners_share_a_database_and_a_folder() {
+    let place = Place::new();
+    std::thread::scope(|scope| {
+        let run = |tokens: &'static str| {
+            let mut command = place.nvkv();
+            scope.spawn(move || command.args(TINY).args(["--batch", tokens]).assert().code(0))
+        };
+        [run("32"), run("64")].map(|tuner| tuner.join().unwrap());
+    });
+    assert_eq!(place.trials(), 2 * feasible(&place));
+    place.nvkv().arg("verify").assert().code(0);
+    assert!(
+        place
+            .path("kernels-out")
+            .read_dir()
+            .unwrap()
+            .flatten()
+            .all(|e| { ["sm_100a", ".cache", ".lock"].contains(&e.file_name().to_str().unwrap()) })
+    );
+}
+
+#[test]
+fn an_unwritable_folder_is_found_out_at_the_start() {
+    let place = Place::new();
+    fs::write(place.path("file"), "").unwrap();
+    place
+        .tune()
+        .args(["--out", "file/kernels"])
+        .assert()
+        .code(1)
+        .stderr(contains("file/kernels").and(contains("--out")));
+    place.tune().args(["--db", "file/db.sqlite"]).assert().code(1).stderr(contains("file").and(contains("--db")));
+}
+
+#[test]
+fn a_corrupt_database_is_left_as_it_is() {
+    let place = Place::new();
+    let garbage = vec![0xA5; 8192];
+    fs::write(place.path("broken.sqlite"), &garbage).unwrap();
+    place.tune().args(["--db", "broken.sqlite"]).assert().code(1).stderr(contains("broken.sqlite"));
+    assert_eq!(fs::read(place.path("broken.sqlite")).unwrap(), garbage);
+}
+
+#[test]
+fn a_query_without_a_database_says_how_to_make_one() {
+    let question = "query --arch sm_90 --head-dim 128 --group 8 --page-size 16 --batch 1 --context 4096";
+    Place::new().nvkv().args(question.split(' ')).assert().code(1).stderr(contains("nvkv-tune"));
+    Place::new().nvkv().args(["query", "--arch", "sm_90", "--head-dim", "128"]).assert().code(2);
+}
+
+#[test]
+fn the_binary_alone_is_enough_elsewhere() {
+    let place = Place::new();
+    let copy = place.path("nvkv-tune");
+    fs::copy(assert_cmd::cargo::cargo_bin("nvkv-tune"), &copy).unwrap();
+    Command::new(&copy)
+        .current_dir(place.0.path())
+        .env_clear()
+        .args(["space", "--arch", "sm_120", "--json"])
+        .assert()
+        .code(0)
+        .stdout(contains("decode-"));
+}
