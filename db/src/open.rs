@@ -12,6 +12,9 @@ static MIGRATIONS: Migrator = sqlx::migrate!();
 /// `PRAGMA application_id` of the first migration: 'nvkv'.
 const APPLICATION_ID: i32 = 0x6e76_6b76;
 
+/// Bytes of SQLite's smallest page, and so of its smallest file.
+const SMALLEST: u64 = 512;
+
 /// How long another process may hold the file before that is an error.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -58,6 +61,7 @@ impl Db {
         if !path.exists() {
             return Err(DbError::Missing { path: path.to_path_buf() });
         }
+        check_size(path)?;
         let options = options(path, BUSY_TIMEOUT).read_only(true);
         match Self::connect(path, async || read_checked(path, &options).await) {
             // A log-mode file wants files beside it even to be read, unless it cannot change.
@@ -78,6 +82,7 @@ impl Db {
 /// Opens for writing. Everything up to the migration is one transaction, so that two processes
 /// that open a new file at once agree on who makes its tables.
 fn open_with(path: &Path, access: Access) -> Result<Db, DbError> {
+    check_size(path)?;
     let mut options = options(path, access.busy_timeout).create_if_missing(true);
     if !access.shared {
         options = options.locking_mode(SqliteLockingMode::Exclusive);
@@ -124,6 +129,14 @@ fn options(path: &Path, busy_timeout: Duration) -> SqliteConnectOptions {
 
 fn newest_known() -> i64 {
     MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0)
+}
+
+/// A file of a few bytes: SQLite would take it for an empty one and write over it.
+fn check_size(path: &Path) -> Result<(), DbError> {
+    match std::fs::metadata(path).map_or(0, |m| m.len()) {
+        1..SMALLEST => Err(DbError::Corrupt { path: path.to_path_buf(), detail: "it is too short".into() }),
+        _ => Ok(()),
+    }
 }
 
 /// The schema version of an nvkv database, 0 for an empty file; an error for anything else.
@@ -175,4 +188,110 @@ fn log_is_pending(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     std::fs::metadata(log).is_ok_and(|m| m.len() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NewRun;
+    use nvkv_spec::Target;
+    use std::path::PathBuf;
+
+    const QUICK: Access = Access { busy_timeout: Duration::from_millis(100), shared: true };
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nvkv.sqlite");
+        (folder, path)
+    }
+
+    fn run(command: String) -> NewRun {
+        NewRun {
+            started_at: "2026-11-29T10:00:00Z".into(),
+            command,
+            target: Target::Sm90a,
+            preset: "quick".into(),
+            generator: "0.1.0".into(),
+            nvrtc: "13.0".into(),
+            environment: None,
+            measurement_policy: None,
+        }
+    }
+
+    fn execute(db: &Db, statement: &'static str) {
+        db.run(async |connection| sqlx::query(statement).execute(connection).await.map(drop)).unwrap();
+    }
+
+    fn text(db: &Db, query: &'static str) -> String {
+        db.run(async |connection| sqlx::query_scalar(query).fetch_one(connection).await).unwrap()
+    }
+
+    fn runs(db: &Db) -> i64 {
+        db.run(async |connection| sqlx::query_scalar("SELECT count(*) FROM runs").fetch_one(connection).await).unwrap()
+    }
+
+    #[test]
+    fn a_held_file_is_busy_and_free_again_later() {
+        let (_folder, path) = place();
+        let holder = Db::open(&path).unwrap();
+        let mut other = open_with(&path, QUICK).unwrap();
+        execute(&holder, "BEGIN IMMEDIATE");
+        let error = other.begin_run(&run(String::new())).unwrap_err();
+        assert!(matches!(error, DbError::Busy { .. }) && error.to_string().contains("another process"), "{error}");
+        assert!(matches!(open_with(&path, QUICK), Err(DbError::Busy { .. })));
+        execute(&holder, "ROLLBACK");
+        other.begin_run(&run(String::new())).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_said_and_loses_nothing_that_was_stored() {
+        let (_folder, path) = place();
+        let mut db = Db::open(&path).unwrap();
+        execute(&db, "PRAGMA max_page_count = 100"); // SQLite's own way to run out of space
+        let mut stored = 0;
+        let error = loop {
+            match db.begin_run(&run("x".repeat(10_000))) {
+                Ok(_) => stored += 1,
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(error, DbError::DiskFull { .. }) && error.to_string().contains("no space left"), "{error}");
+        assert!(stored > 3, "{stored}");
+        drop(db);
+        let mut db = Db::open(&path).unwrap();
+        assert_eq!(runs(&db), stored);
+        db.begin_run(&run(String::new())).unwrap();
+    }
+
+    #[test]
+    fn without_shared_memory_the_log_goes_and_one_process_holds_the_file() {
+        let (_folder, path) = place();
+        let mut db = Db::open(&path).unwrap();
+        assert_eq!(text(&db, "PRAGMA journal_mode"), "wal");
+        db.begin_run(&run(String::new())).unwrap();
+        drop(db);
+
+        let alone = Access { shared: false, ..QUICK };
+        let mut db = open_with(&path, alone).unwrap();
+        assert_eq!(text(&db, "PRAGMA journal_mode"), "delete");
+        db.begin_run(&run(String::new())).unwrap();
+        assert!(matches!(open_with(&path, alone), Err(DbError::Busy { .. })));
+        drop(db);
+        assert_eq!(runs(&Db::open_read_only(&path).unwrap()), 2);
+    }
+
+    #[test]
+    fn commits_are_synced() {
+        let (_folder, path) = place();
+        let db = Db::open(&path).unwrap();
+        let level: i64 = db.run(async |c| sqlx::query_scalar("PRAGMA synchronous").fetch_one(c).await).unwrap();
+        assert_eq!(level, 2, "FULL");
+    }
+
+    fn is_send<T: Send>() {}
+
+    #[test]
+    fn a_database_may_be_shared_behind_a_mutex() {
+        is_send::<Db>();
+    }
 }
