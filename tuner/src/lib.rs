@@ -4,6 +4,8 @@ pub mod bundle;
 pub mod cli;
 pub mod folder;
 pub mod gpu;
+mod measure;
 pub mod pipeline;
 pub mod report;
+mod verify;
 pub mod worker;

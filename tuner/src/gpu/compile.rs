@@ -94,3 +94,104 @@ fn before(line: &str, words: &str) -> Option<u32> {
     let (head, _) = line.split_once(words)?;
     head.split_whitespace().last()?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvkv_spec::Target;
+
+    /// A log of NVRTC 13.0 with two kernels and a function that is not inlined.
+    const LOG: &str = "\
+ptxas info    : (C7508) a warning
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'other' for 'sm_90a'
+ptxas info    : Function properties for other
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 0 barriers
+ptxas info    : Compile time = 1.5 ms
+ptxas info    : Compiling entry function 'nvkv_k' for 'sm_90a'
+ptxas info    : Function properties for helper
+    16 bytes stack frame, 1 bytes spill stores, 2 bytes spill loads
+ptxas info    : Function properties for nvkv_k
+    528 bytes stack frame, 520 bytes spill stores, 524 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 528 bytes cumulative stack size, 4096 bytes smem
+ptxas info    : Compile time = 21.5 ms
+";
+
+    #[test]
+    fn the_resource_report_of_the_right_kernel_is_read() {
+        let facts = resources(LOG, "nvkv_k").unwrap();
+        let expected = CompileFacts {
+            registers: 168,
+            static_shared: 4096,
+            stack: 528,
+            spill_stores: 520,
+            spill_loads: 524,
+            ..CompileFacts::default()
+        };
+        assert_eq!(facts, expected);
+        assert_eq!(resources(LOG, "other").unwrap().registers, 10);
+        assert_eq!(resources(LOG, "nvkv"), None);
+    }
+
+    fn nvrtc() -> Nvrtc {
+        Nvrtc::load().unwrap_or_else(|error| panic!("this test needs NVRTC: {error}"))
+    }
+
+    /// Needs shared memory, an atomic and a barrier, so that the facts are not all zero.
+    const SOURCE: &str = r#"
+extern "C" __global__ void nvkv_tiny(unsigned int* out, int n) {
+    __shared__ unsigned int part[256];
+    part[threadIdx.x] = out[threadIdx.x] * n;
+    __syncthreads();
+    atomicAdd(out, part[threadIdx.x ^ 1]);
+}"#;
+
+    #[test]
+    fn a_kernel_compiles_for_every_target_and_to_the_same_bytes_again() {
+        let nvrtc = nvrtc();
+        for &target in Target::ALL {
+            let binary =
+                compile(&nvrtc, SOURCE, target.name(), "nvkv_tiny").unwrap_or_else(|e| panic!("{target}: {e}"));
+            assert!(binary.ptx.contains(&format!(".target {target}")), "{target}: {}", binary.ptx);
+            assert_eq!(binary.facts.static_shared, 1024 + shared_reserved(target), "{target}: {}", binary.log);
+            assert!((4..64).contains(&binary.facts.registers), "{target}: {:?}", binary.facts);
+            assert!((8..512).contains(&binary.facts.instructions), "{target}: {:?}", binary.facts);
+            assert_eq!(binary.facts.cubin_bytes as usize, binary.cubin.len());
+            let commented = format!("// a comment\n\n{SOURCE}");
+            let again = compile(&nvrtc, &commented, target.name(), "nvkv_tiny").unwrap();
+            assert_eq!(again.cubin, binary.cubin, "{target}: a comment changed the machine code");
+        }
+        assert!(toolchain(&nvrtc).nvrtc.starts_with("13."));
+    }
+
+    /// What the report counts beside the kernel's own arrays.
+    fn shared_reserved(_target: Target) -> u32 {
+        0
+    }
+
+    #[test]
+    fn refusals_carry_the_log_and_a_virtual_target_is_one() {
+        let nvrtc = nvrtc();
+        let refused = |source: &str, arch: &str, symbol: &str| match compile(&nvrtc, source, arch, symbol) {
+            Err(CompileError::Refused(log)) => log,
+            other => panic!("{other:?}"),
+        };
+        let log = refused("extern \"C\" __global__ void k() { undeclared = 1; }", "sm_90a", "k");
+        assert!(log.contains("undeclared"), "{log}");
+        assert!(refused(SOURCE, "compute_100a", "nvkv_tiny").contains("no machine code"));
+        assert!(refused(SOURCE, "sm_90a", "another").contains("no kernel `another`"));
+    }
+
+    #[test]
+    fn the_probe_compiles_for_every_target_with_wide_loads() {
+        let nvrtc = nvrtc();
+        let source = include_str!("../../../templates/probe.cu");
+        for &target in Target::ALL {
+            let read = compile(&nvrtc, source, target.name(), "nvkv_probe_read").unwrap();
+            assert_eq!(read.facts.spill_stores + read.facts.stack, 0, "{target}");
+            assert!(read.ptx.matches("ld.global.v4.u32").count() >= 9, "{target}: 8 loads in flight, and the rest");
+            assert!(instructions(&read.cubin, "nvkv_probe_fill").is_some());
+        }
+    }
+}

@@ -8,6 +8,8 @@ mod launch;
 mod nvml;
 mod nvrtc;
 mod nvrtc_path;
+mod params;
+mod probe_params;
 mod state;
 mod timer;
 
@@ -19,5 +21,7 @@ pub use launch::{Geometry, Graph, Kernel};
 pub use nvml::Nvml;
 pub use nvrtc::{Nvrtc, NvrtcError};
 pub use nvrtc_path::NvrtcMissing;
+pub use params::DeviceCache;
+pub use probe_params::{FillParams, ReadParams};
 pub use state::GpuState;
 pub use timer::Timer;

@@ -1,21 +1,55 @@
-//! The parent's side of a compile worker.
+//! Compile workers: the parent's handle, and the child's work.
 
+use super::frame::Reply;
+use super::process::{Program, Worker};
 use super::request::{CompileRequest, Compiled};
-use nvkv_spec::Outcome;
+use super::serve::serve;
+use crate::gpu::{self, CompileError, Nvrtc};
+use nvkv_spec::{Outcome, Stage};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// One compiler process, started at the first call. Give each rayon thread its own:
 /// `sources.par_iter().map_init(|| CompileWorker::new(limit), |worker, source| worker.compile(source))`.
-pub struct CompileWorker {}
+pub struct CompileWorker {
+    worker: Worker,
+    limit: Duration,
+}
 
 impl CompileWorker {
     /// A worker whose calls may take `limit` each.
-    pub fn new(_limit: Duration) -> Self {
-        todo!()
+    pub fn new(limit: Duration) -> Self {
+        Self { worker: Worker::new(Program::this(&["compile"])), limit }
     }
 
     /// Compiles one source. Fails with `CompileFailed`, `Timeout` or `Crashed`.
-    pub fn compile(&mut self, _request: &CompileRequest) -> Result<Compiled, Outcome> {
-        todo!()
+    pub fn compile(&mut self, request: &CompileRequest) -> Result<Compiled, Outcome> {
+        let answer: Result<Result<Compiled, Outcome>, _> = self.worker.call(request, self.limit);
+        answer.unwrap_or_else(|error| Err(error.outcome(Stage::Compile)))
+    }
+}
+
+/// The hidden subcommand `worker compile`: answers [`CompileRequest`]s until stdin closes.
+pub fn compile_main() -> ExitCode {
+    let mut nvrtc = None;
+    serve(move |request: CompileRequest| Reply { answer: compile(&mut nvrtc, &request), last: false })
+}
+
+fn compile(nvrtc: &mut Option<Nvrtc>, request: &CompileRequest) -> Result<Compiled, Outcome> {
+    let failed = |log: String| Outcome::CompileFailed { log };
+    let nvrtc = match nvrtc {
+        Some(nvrtc) => nvrtc,
+        None => nvrtc.insert(Nvrtc::load().map_err(|e| failed(e.to_string()))?),
+    };
+    match gpu::compile(nvrtc, &request.source, request.target.name(), &request.id.symbol()) {
+        Ok(binary) => Ok(Compiled {
+            ptx: binary.ptx,
+            cubin: binary.cubin,
+            facts: binary.facts,
+            log: binary.log,
+            toolchain: gpu::toolchain(nvrtc),
+        }),
+        Err(CompileError::Refused(log)) => Err(failed(log)),
+        Err(CompileError::Nvrtc(error)) => Err(failed(error.to_string())),
     }
 }

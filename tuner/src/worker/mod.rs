@@ -6,22 +6,17 @@
 //! [`Outcome`](nvkv_spec::Outcome); the next call starts a fresh worker.
 
 mod compile;
+mod frame;
 mod gpu;
 mod hex;
+mod process;
 mod request;
+mod serve;
+mod session;
 
-pub use compile::CompileWorker;
+pub use compile::{CompileWorker, compile_main};
 pub use gpu::{GpuUnavailable, GpuWorker, Limits, probe_device};
 pub use request::{
     CandidateKernel, CompileRequest, Compiled, Depth, MeasureReport, MeasureRequest, VerifyReport, VerifyRequest,
 };
-
-/// The hidden subcommand `worker compile`: answers [`CompileRequest`]s until stdin closes.
-pub fn compile_main() {
-    todo!()
-}
-
-/// The hidden subcommand `worker gpu --device N`: answers GPU requests until stdin closes.
-pub fn gpu_main(_device: u32) {
-    todo!()
-}
+pub use session::gpu_main;

@@ -1,0 +1,111 @@
+//! Timing on the GPU: graph replays with a cold L2, candidates interleaved, beside a read ceiling.
+
+mod append;
+mod bench;
+mod decode;
+mod fill;
+mod probe;
+mod spot;
+
+use crate::gpu::{CudaError, Device, GpuState, Nvrtc, Timer};
+use crate::verify::Failure;
+use crate::worker::{MeasureReport, MeasureRequest};
+use bench::{Bench, Prepared};
+use nvkv_spec::{Outcome, Problem, Shape, Stage};
+use probe::{Probe, ProbeError};
+use std::rc::Rc;
+
+/// Untimed rounds before the first sample: clocks rise, and code and page tables get warm.
+const WARM_UP_ROUNDS: usize = 3;
+
+/// Times kernels on one device; keeps the inputs of the problem and shape at hand.
+pub(crate) struct Measurer {
+    device: Rc<Device>,
+    probe: Probe,
+    timer: Timer,
+    bench: Option<(Problem, Shape, Bench)>,
+}
+
+impl Measurer {
+    /// A measurer whose read ceiling is known. Compiles the probe kernels.
+    pub(crate) fn new(device: &Rc<Device>) -> Result<Self, Failure> {
+        let nvrtc = Nvrtc::load().map_err(|error| ProbeError::Compile(error.into()))?;
+        let mut probe = Probe::new(device, &nvrtc)?;
+        probe.ceiling()?;
+        Ok(Self { device: device.clone(), probe, timer: Timer::new(device)?, bench: None })
+    }
+
+    /// Read bandwidth now, GB/s.
+    pub(crate) fn read_ceiling(&mut self) -> Result<f64, Failure> {
+        Ok(self.probe.ceiling()?)
+    }
+
+    /// Times the candidates of `request`; `state` reads what the GPU is doing.
+    ///
+    /// A candidate whose result is wrong at this shape, or whose launch is refused, has that in the report
+    /// and the others go on. An error that destroys the context ends the call.
+    pub(crate) fn measure(
+        &mut self,
+        request: &MeasureRequest,
+        state: impl Fn() -> GpuState,
+    ) -> Result<MeasureReport, Failure> {
+        let MeasureRequest { problem, shape, candidates, samples } = request;
+        let kept = self.bench.take().filter(|(p, s, _)| p == problem && s == shape);
+        let bench = match kept {
+            Some((_, _, bench)) => bench,
+            None => Bench::new(&self.device, &self.probe, problem, shape)?,
+        };
+        let mut prepared = Vec::new();
+        for candidate in candidates {
+            prepared.push(match bench.prepare(&self.device, problem, shape, candidate) {
+                Err(Failure::Cuda(error)) if error.sticky => {
+                    return Err(Failure::Cuda(error).in_case(candidate.id.as_str()));
+                }
+                other => other.map_err(|failure| failure.outcome(Stage::Measure)),
+            });
+        }
+        let ready: Vec<&Prepared> = prepared.iter().flatten().collect();
+        self.warm_up(&ready)?;
+        let before = state();
+        let mut sampled = self.sample(&ready, *samples)?.into_iter();
+        let after = state();
+        bench.check_complete()?;
+        self.bench = Some((*problem, *shape, bench));
+        let timed = |p: &Result<Prepared, Outcome>| match p {
+            Ok(_) => Ok(sampled.next().unwrap_or_default()),
+            Err(outcome) => Err(outcome.clone()),
+        };
+        let candidates = prepared.iter().map(timed).collect();
+        Ok(MeasureReport { candidates, read_ceiling_gbps: self.probe.ceiling_again()?, before, after })
+    }
+
+    fn warm_up(&self, kernels: &[&Prepared]) -> Result<(), CudaError> {
+        for _ in 0..WARM_UP_ROUNDS {
+            kernels.iter().try_for_each(|kernel| kernel.graph.replay())?;
+        }
+        self.device.synchronize()
+    }
+
+    /// `samples` rounds over all kernels, each with a cold L2; samples of each kernel, µs.
+    fn sample(&self, kernels: &[&Prepared], samples: u32) -> Result<Vec<Vec<f64>>, CudaError> {
+        let mut sampled = vec![Vec::with_capacity(samples as usize); kernels.len()];
+        for _ in 0..samples {
+            for (kernel, samples) in kernels.iter().zip(&mut sampled) {
+                self.probe.flush()?;
+                samples.push(self.timer.time(|| kernel.graph.replay())?);
+            }
+        }
+        Ok(sampled)
+    }
+}
+
+impl From<ProbeError> for Failure {
+    fn from(error: ProbeError) -> Self {
+        match error {
+            ProbeError::Cuda(error) => Self::Cuda(error),
+            ProbeError::Compile(error) => {
+                Self::Cuda(CudaError { call: "templates/probe.cu", reason: error.to_string(), sticky: false })
+            }
+        }
+    }
+}

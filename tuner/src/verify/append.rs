@@ -1,0 +1,62 @@
+//! One append case on the GPU.
+
+use super::host::AppendData;
+use super::rows::RowStrides;
+use super::{Failure, Guarded, compare};
+use crate::gpu::{Buffer, Device, DeviceCache, Geometry, Kernel};
+use nvkv_generator::Launch;
+use nvkv_spec::abi::AppendParams;
+use nvkv_spec::{AppendProblem, Problem, Shape, SplitPolicy, Variant};
+use std::rc::Rc;
+
+/// The status word's value before a launch: it is added to, not set.
+const STATUS_BEFORE: u32 = 7;
+
+/// Runs a case; the cache must come out as the reference has it, every byte of it.
+pub(super) fn run(
+    device: &Rc<Device>,
+    kernel: &Kernel,
+    problem: &AppendProblem,
+    variant: &Variant,
+    data: &AppendData,
+) -> Result<(), Failure> {
+    let case = &data.case;
+    let strides = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
+    let [k, v] = &data.rows;
+    let k = Buffer::from_slice(device, &strides.spread(k))?;
+    let v = Buffer::from_slice(device, &strides.spread(v))?;
+    let slots = Buffer::from_slice(device, &data.slots)?;
+    let cache = Guarded::holding(device, "the cache", &data.cache.bytes)?;
+    let status = Guarded::holding(device, "status", &[STATUS_BEFORE])?;
+    let device_cache = DeviceCache { base: cache.address(), layout: &data.cache.layout, format: problem.kv_format };
+    let params = device_cache.append_params(AppendParams {
+        k: k.address(),
+        v: v.address(),
+        slot_mapping: slots.address(),
+        status: status.address(),
+        k_stride_token: strides.token_bytes(),
+        k_stride_head: strides.head_bytes(),
+        v_stride_token: strides.token_bytes(),
+        v_stride_head: strides.head_bytes(),
+        tokens: case.tokens,
+        kv_heads: case.kv_heads,
+        k_scale: case.k_scale,
+        v_scale: 3.0 * case.k_scale,
+        ..AppendParams::default()
+    });
+    let shape = Shape::Append { tokens: case.tokens, kv_heads: case.kv_heads };
+    // Append kernels take no split.
+    let launch = Launch::new(&Problem::Append(*problem), variant, &shape, SplitPolicy::Even { splits: 1 });
+    let geometry = Geometry { grid: launch.grid, threads: launch.threads, shared_bytes: launch.shared_bytes };
+    kernel.allow_shared(launch.shared_bytes)?;
+    kernel.launch(geometry, &params)?;
+    device.synchronize()?;
+    compare::bytes("the cache", &cache.read()?, &data.cache_after.bytes)?;
+    let counted = status.read::<u32>()?[0];
+    let expected = STATUS_BEFORE + data.non_finite;
+    if counted != expected {
+        let detail = format!("status is {counted}, not {expected}");
+        return Err(Failure::Wrong { error: f64::NAN, detail });
+    }
+    Ok(())
+}

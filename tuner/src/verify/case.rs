@@ -1,0 +1,193 @@
+//! The cases a kernel must pass. They depend on the problem alone, so that all its variants share
+//! one reference result.
+
+use crate::worker::Depth;
+use nvkv_spec::SplitPolicy;
+use nvkv_spec::layout::Arrangement;
+use nvkv_spec::{AppendMode, DecodeProblem};
+
+/// What the cache and the new rows hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Random codes; mostly moderate block scales, some tiny, subnormal or zero.
+    Random,
+    /// The same, and in each request one key of the largest magnitude: softmax is one-hot or skips it.
+    HugeKey,
+    /// Every V row is the same, so the output is that row whatever the weights are.
+    ConstantValues,
+    /// Some new elements are NaN or infinite (fused append only).
+    NonFinite,
+}
+
+/// One batch for a decode kernel.
+#[derive(Clone, Debug)]
+pub struct DecodeCase {
+    /// Names the case in messages, and seeds its random numbers.
+    pub name: String,
+    /// Where rows lie.
+    pub arrangement: Arrangement,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// Cached tokens of each request.
+    pub kv_len: Vec<u32>,
+    /// What the cache holds.
+    pub content: Content,
+    /// Whether log-sum-exp is asked for.
+    pub with_lse: bool,
+    /// Whether rows of Q, output and new K and V have gaps between them.
+    pub padded: bool,
+    /// Split policies to run it with.
+    pub splits: Vec<SplitPolicy>,
+}
+
+impl DecodeCase {
+    /// Longest request.
+    pub fn context(&self) -> u32 {
+        self.kv_len.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// One call of an append kernel.
+#[derive(Clone, Debug)]
+pub struct AppendCase {
+    /// Names the case in messages, and seeds its random numbers.
+    pub name: String,
+    /// Where rows lie.
+    pub arrangement: Arrangement,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// New tokens, the skipped ones included.
+    pub tokens: u32,
+    /// Scale of the K tensor; the V tensor's is three times that.
+    pub k_scale: f32,
+    /// Whether rows of K and V have gaps between them.
+    pub padded: bool,
+}
+
+const fn even(splits: u32) -> SplitPolicy {
+    SplitPolicy::Even { splits }
+}
+
+const fn chunk(tokens: u32) -> SplitPolicy {
+    SplitPolicy::Chunk { tokens }
+}
+
+/// The decode cases of `problem` at `depth`.
+pub fn decode_cases(problem: &DecodeProblem, depth: Depth) -> Vec<DecodeCase> {
+    let mut cases = match depth {
+        Depth::Quick => quick(problem),
+        Depth::Full => full(problem),
+    };
+    if problem.append == AppendMode::Fused {
+        let base = DecodeCase { content: Content::NonFinite, ..cases[0].clone() };
+        let kv_len = short(problem);
+        cases.push(DecodeCase { name: "non-finite".into(), kv_heads: 2, kv_len, splits: vec![even(3)], ..base });
+        // A fused request appends its q_len tokens; fewer would leave no place for the first of them.
+        for len in cases.iter_mut().flat_map(|case| &mut case.kv_len).filter(|len| **len > 0) {
+            *len = (*len).max(problem.q_len);
+        }
+    }
+    cases
+}
+
+fn quick(problem: &DecodeProblem) -> Vec<DecodeCase> {
+    let ragged = DecodeCase {
+        name: "ragged".into(),
+        arrangement: Arrangement::Hnd,
+        kv_heads: 2,
+        kv_len: ragged(problem),
+        content: Content::Random,
+        with_lse: true,
+        padded: false,
+        splits: vec![even(1), even(5), chunk(128)],
+    };
+    let strided = DecodeCase {
+        name: "strided".into(),
+        arrangement: Arrangement::Nhd,
+        kv_heads: 3,
+        kv_len: short(problem),
+        with_lse: false,
+        padded: true,
+        splits: vec![even(3)],
+        ..ragged.clone()
+    };
+    let huge = DecodeCase {
+        name: "huge key".into(),
+        arrangement: Arrangement::OneBlock,
+        kv_heads: 1,
+        kv_len: vec![1, 130, 517],
+        content: Content::HugeKey,
+        splits: vec![even(64)],
+        ..ragged.clone()
+    };
+    let constant = DecodeCase {
+        name: "constant values".into(),
+        kv_heads: 8,
+        kv_len: vec![0, 65, 300],
+        content: Content::ConstantValues,
+        splits: vec![even(2)],
+        ..ragged.clone()
+    };
+    vec![ragged, strided, huge, constant]
+}
+
+fn full(problem: &DecodeProblem) -> Vec<DecodeCase> {
+    let splits = vec![even(1), even(2), even(3), even(7), even(16), even(64), chunk(64), chunk(512)];
+    let mut cases = quick(problem);
+    for &arrangement in Arrangement::ALL {
+        for (i, kv_heads) in [1, 2, 3, 8].into_iter().enumerate() {
+            for content in [Content::Random, Content::HugeKey, Content::ConstantValues] {
+                let kv_len = if kv_heads <= 2 { ragged(problem) } else { short(problem) };
+                let (name, splits) = (format!("{arrangement}, {kv_heads} heads, {content:?}"), splits.clone());
+                let (with_lse, padded) = (i % 2 == 0, i >= 2);
+                cases.push(DecodeCase { name, arrangement, kv_heads, kv_len, content, with_lse, padded, splits });
+            }
+        }
+    }
+    let every_length = DecodeCase { kv_heads: 1, splits: vec![even(1), even(4), chunk(32)], ..cases[0].clone() };
+    cases.push(DecodeCase { name: "every length".into(), kv_len: (0..=140).collect(), ..every_length.clone() });
+    cases.push(DecodeCase { name: "one request".into(), kv_len: vec![3001], splits, ..every_length });
+    cases
+}
+
+/// Lengths around pages, tiles and blocks of tiles; one of about 3,000.
+fn ragged(problem: &DecodeProblem) -> Vec<u32> {
+    let mut lengths = short(problem);
+    lengths.extend([255, 256, 257, 511, 513, 700, 3001]);
+    lengths
+}
+
+/// 0, 1, page ± 1 and the powers of two that tiles have, ± 1.
+fn short(problem: &DecodeProblem) -> Vec<u32> {
+    let page = problem.page_size;
+    let mut lengths = vec![0, 1, page - 1, page, page + 1, 15, 17, 31, 33, 63, 64, 65, 127, 129, 2 * page];
+    lengths.dedup();
+    lengths
+}
+
+/// The append cases at `depth`.
+pub fn append_cases(depth: Depth) -> Vec<AppendCase> {
+    let case = |arrangement: Arrangement, kv_heads, tokens, k_scale, padded| AppendCase {
+        name: format!("{arrangement}, {kv_heads} heads, {tokens} tokens, scale {k_scale}, padded: {padded}"),
+        arrangement,
+        kv_heads,
+        tokens,
+        k_scale,
+        padded,
+    };
+    let mut cases = vec![
+        case(Arrangement::Hnd, 2, 150, 1.0, false),
+        case(Arrangement::Nhd, 3, 37, 0.013, true),
+        case(Arrangement::OneBlock, 8, 17, 0.37, false),
+    ];
+    if depth == Depth::Full {
+        for &arrangement in Arrangement::ALL {
+            for (kv_heads, tokens) in [(1, 1), (1, 1000), (2, 63), (3, 129), (8, 400)] {
+                for (k_scale, padded) in [(1.0, true), (2.5e-3, false), (7.7, true)] {
+                    cases.push(case(arrangement, kv_heads, tokens, k_scale, padded));
+                }
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,194 @@
+//! One decode case on the GPU.
+
+use super::host::{DecodeData, K_SCALE, Q_SCALE, V_SCALE, sm_scale};
+use super::rows::RowStrides;
+use super::{Failure, Guarded, compare};
+use crate::gpu::{Buffer, CudaError, Device, DeviceCache, Geometry, Kernel};
+use nvkv_generator::Launch;
+use nvkv_spec::abi::DecodeParams;
+use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape, SplitPolicy, Variant};
+use std::rc::Rc;
+
+/// The status word's value before a launch: it is added to, not set.
+const STATUS_BEFORE: u32 = 7;
+
+/// Runs a case with each of its split policies; returns the largest relative L2 error.
+pub(super) fn run(
+    device: &Rc<Device>,
+    kernel: &Kernel,
+    problem: &Problem,
+    variant: &Variant,
+    data: &DecodeData,
+) -> Result<f64, Failure> {
+    let Problem::Decode(decode) = problem else { return Ok(0.0) };
+    let inputs = Inputs::new(device, decode, data)?;
+    let mut largest = 0.0f64;
+    for &split in &data.case.splits {
+        let shape = Shape::Decode {
+            batch: data.kv_len.len() as u32,
+            context: data.case.context(),
+            kv_heads: data.case.kv_heads,
+        };
+        let launch = Launch::new(problem, variant, &shape, split);
+        let error = run_split(device, kernel, &inputs, &launch).map_err(|f| f.in_case(&split_name(split)))?;
+        largest = largest.max(error);
+    }
+    Ok(largest)
+}
+
+fn split_name(split: SplitPolicy) -> String {
+    format!("split {split}")
+}
+
+/// What all launches of a case read.
+struct Inputs<'a> {
+    problem: &'a DecodeProblem,
+    data: &'a DecodeData,
+    q_rows: RowStrides,
+    kv_rows: RowStrides,
+    q: Buffer,
+    new_rows: Option<[Buffer; 2]>,
+    block_table: Buffer,
+    kv_len: Buffer,
+}
+
+impl<'a> Inputs<'a> {
+    fn new(device: &Rc<Device>, problem: &'a DecodeProblem, data: &'a DecodeData) -> Result<Self, CudaError> {
+        let case = &data.case;
+        let q_rows = RowStrides::new(case.kv_heads * problem.group, problem.head_dim, case.padded);
+        let kv_rows = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
+        let new_rows = match problem.append {
+            AppendMode::Separate => None,
+            AppendMode::Fused => {
+                let [k, v] = &data.new_rows;
+                Some([Buffer::from_slice(device, &kv_rows.spread(k))?, Buffer::from_slice(device, &kv_rows.spread(v))?])
+            }
+        };
+        Ok(Self {
+            problem,
+            data,
+            q: Buffer::from_slice(device, &q_rows.spread(&data.q))?,
+            q_rows,
+            kv_rows,
+            new_rows,
+            block_table: Buffer::from_slice(device, &data.block_table)?,
+            kv_len: Buffer::from_slice(device, &data.kv_len)?,
+        })
+    }
+}
+
+/// What one launch writes.
+struct Outputs {
+    out: Guarded,
+    lse: Option<Guarded>,
+    cache: Guarded,
+    status: Guarded,
+    workspace: Guarded,
+}
+
+impl Outputs {
+    fn new(device: &Rc<Device>, inputs: &Inputs, launch: &Launch) -> Result<Self, CudaError> {
+        let rows = inputs.data.kv_len.len() * inputs.problem.q_len as usize;
+        let heads = (inputs.data.case.kv_heads * inputs.problem.group) as usize;
+        let lse = inputs.data.case.with_lse.then(|| Guarded::poisoned(device, "lse", rows * heads * 4));
+        Ok(Self {
+            out: Guarded::poisoned(device, "out", rows * inputs.q_rows.token * 2)?,
+            lse: lse.transpose()?,
+            cache: Guarded::holding(device, "the cache", &inputs.data.cache.bytes)?,
+            status: Guarded::holding(device, "status", &[STATUS_BEFORE])?,
+            workspace: Guarded::filled(device, "the workspace", launch.workspace_bytes as usize, 0)?,
+        })
+    }
+}
+
+fn params(inputs: &Inputs, outputs: &Outputs, launch: &Launch) -> DecodeParams {
+    let data = inputs.data;
+    let new_row = |i: usize| inputs.new_rows.as_ref().map_or(0, |rows| rows[i].address());
+    let cache = DeviceCache { base: outputs.cache.address(), layout: &data.cache.layout, format: data.cache.format };
+    cache.decode_params(DecodeParams {
+        q: inputs.q.address(),
+        out: outputs.out.address(),
+        lse: outputs.lse.as_ref().map_or(0, Guarded::address),
+        block_table: inputs.block_table.address(),
+        kv_len: inputs.kv_len.address(),
+        new_k: new_row(0),
+        new_v: new_row(1),
+        status: outputs.status.address(),
+        workspace: outputs.workspace.address(),
+        q_stride_token: inputs.q_rows.token_bytes(),
+        q_stride_head: inputs.q_rows.head_bytes(),
+        out_stride_token: inputs.q_rows.token_bytes(),
+        out_stride_head: inputs.q_rows.head_bytes(),
+        new_k_stride_token: inputs.kv_rows.token_bytes(),
+        new_k_stride_head: inputs.kv_rows.head_bytes(),
+        new_v_stride_token: inputs.kv_rows.token_bytes(),
+        new_v_stride_head: inputs.kv_rows.head_bytes(),
+        block_table_stride: data.block_table_stride as i64,
+        batch: data.kv_len.len() as u32,
+        kv_heads: data.case.kv_heads,
+        max_splits: launch.max_splits,
+        min_split_tokens: launch.min_split_tokens,
+        sm_scale: sm_scale(inputs.problem),
+        q_scale: Q_SCALE,
+        k_scale: K_SCALE,
+        v_scale: V_SCALE,
+        ..DecodeParams::default()
+    })
+}
+
+/// Two launches on one workspace: the second sees what the first left there.
+fn run_split(device: &Rc<Device>, kernel: &Kernel, inputs: &Inputs, launch: &Launch) -> Result<f64, Failure> {
+    let outputs = Outputs::new(device, inputs, launch)?;
+    let params = params(inputs, &outputs, launch);
+    let geometry = Geometry { grid: launch.grid, threads: launch.threads, shared_bytes: launch.shared_bytes };
+    kernel.allow_shared(launch.shared_bytes)?;
+    let mut results = Vec::new();
+    for _ in 0..2 {
+        outputs.out.poison()?;
+        outputs.lse.as_ref().map_or(Ok(()), Guarded::poison)?;
+        kernel.launch(geometry, &params)?;
+        device.synchronize()?;
+        let out: Vec<u16> = outputs.out.read()?;
+        let lse: Vec<f32> = outputs.lse.as_ref().map_or(Ok(Vec::new()), Guarded::read)?;
+        results.push((out, lse));
+    }
+    let (out, lse) = &results[0];
+    let error = check_result(inputs, out, lse)?;
+    check_cache(inputs, &outputs)?;
+    let bits = |lse: &[f32]| lse.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    if results[1].0 != *out || bits(&results[1].1) != bits(lse) {
+        // Tells a counter that is not left zeroed from a race: the former is wrong by much.
+        let detail = match check_result(inputs, &results[1].0, &results[1].1) {
+            Ok(_) => "a second launch gives other bits, within tolerance".to_string(),
+            Err(failure) => format!("right once, wrong in a second launch on the same workspace: {failure}"),
+        };
+        return Err(Failure::Wrong { error, detail });
+    }
+    Ok(error)
+}
+
+fn check_result(inputs: &Inputs, out: &[u16], lse: &[f32]) -> Result<f64, Failure> {
+    let data = inputs.data;
+    let Some(dense) = inputs.q_rows.gather(out) else {
+        return Err(Failure::Wrong { error: f64::NAN, detail: "wrote between the rows of out".to_string() });
+    };
+    let per_request = dense.len() / data.kv_len.len();
+    let error = compare::outputs(inputs.problem.dtype, &dense, &data.expected.out, per_request)?;
+    if data.case.with_lse {
+        compare::log_sums(lse, &data.expected.lse)?;
+    }
+    Ok(error)
+}
+
+/// After both launches: the cache to the bit, and the status of two appends of the same rows.
+fn check_cache(inputs: &Inputs, outputs: &Outputs) -> Result<(), Failure> {
+    compare::bytes("the cache", &outputs.cache.read()?, &inputs.data.cache_after.bytes)?;
+    let expected = STATUS_BEFORE + 2 * inputs.data.non_finite;
+    let status: Vec<u32> = outputs.status.read()?;
+    if status[0] != expected {
+        let counted = format!("status is {} after two launches, not {expected}", status[0]);
+        return Err(Failure::Wrong { error: f64::NAN, detail: counted });
+    }
+    outputs.workspace.read::<u8>()?;
+    Ok(())
+}
