@@ -1,6 +1,8 @@
 //! What a kernel needs and how it is launched: derived here once, for renderer, tuner and manifest.
 
-use nvkv_spec::{Problem, Shape, SplitPolicy, Variant};
+use nvkv_spec::{
+    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Mma, Operands, Problem, Shape, SplitPolicy, Staging, Variant,
+};
 use serde::{Deserialize, Serialize};
 
 /// What one block of a kernel needs.
@@ -14,10 +16,70 @@ pub struct Footprint {
     pub row_tiles: u32,
 }
 
+/// The shared memory of a decode block, in the order it lies there, bytes. The merge of the warps'
+/// states takes over the rings' room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedPlan {
+    /// 128 table entries of 8 bytes, where a path looks magnitudes up.
+    pub table: u32,
+    /// Q as `wgmma`'s B operand: one E4M3 byte an element.
+    pub queries: u32,
+    /// `warps * stages` tiles.
+    pub rings: u32,
+    /// States of half the warps.
+    pub merge: u32,
+}
+
+impl SharedPlan {
+    pub(crate) fn new(problem: &DecodeProblem, variant: &DecodeVariant) -> Self {
+        let uses_table = [variant.k_path, variant.v_path].iter().any(|p| p.dequant == Dequant::Table);
+        let stages = match variant.staging {
+            Staging::Registers => 0,
+            Staging::CpAsync { stages } => stages,
+        };
+        Self {
+            table: if uses_table { 128 * 8 } else { 0 },
+            queries: if variant.k_path.mma == Mma::Wgmma { variant.query_tile * problem.head_dim } else { 0 },
+            rings: variant.warps * stages * variant.tile_tokens * problem.kv_format.token_bytes(problem.head_dim),
+            merge: variant.warps / 2 * state_bytes(problem, variant),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u32 {
+        self.table + self.queries + self.rings.max(self.merge)
+    }
+}
+
+/// Registers of softmax state and output accumulators that one lane of a decode warp holds.
+pub(crate) fn state_floats(problem: &DecodeProblem, variant: &DecodeVariant) -> u32 {
+    let (row_block, out_tile) = match variant.operands {
+        Operands::Swapped => (8, 16),
+        Operands::Straight => (16, 8),
+    };
+    let q_blocks = variant.query_tile / row_block;
+    q_blocks * (problem.head_dim / out_tile * 4 + 4)
+}
+
+/// Bytes of one warp's state, in shared memory or in the workspace.
+fn state_bytes(problem: &DecodeProblem, variant: &DecodeVariant) -> u32 {
+    state_floats(problem, variant) * 32 * 4
+}
+
 impl Footprint {
     /// The footprint of `variant` of `problem`.
-    pub fn new(_problem: &Problem, _variant: &Variant) -> Self {
-        todo!()
+    ///
+    /// # Panics
+    /// Where the variant is of another operation than the problem: a defect of the caller.
+    pub fn new(problem: &Problem, variant: &Variant) -> Self {
+        match (problem, variant) {
+            (Problem::Decode(p), Variant::Decode(v)) => Self {
+                threads: v.warps * 32,
+                shared_bytes: SharedPlan::new(p, v).bytes(),
+                row_tiles: p.query_rows().div_ceil(v.query_tile),
+            },
+            (Problem::Append(_), Variant::Append(v)) => Self { threads: v.threads, shared_bytes: 0, row_tiles: 1 },
+            _ => panic!("{} is no variant of {}", variant.key(), problem.key()),
+        }
     }
 }
 
@@ -40,7 +102,46 @@ pub struct Launch {
 
 impl Launch {
     /// The launch of `variant` of `problem` at `shape`; `split` is ignored by append kernels.
-    pub fn new(_problem: &Problem, _variant: &Variant, _shape: &Shape, _split: SplitPolicy) -> Self {
-        todo!()
+    ///
+    /// # Panics
+    /// Where problem, variant and shape are not of one operation: a defect of the caller.
+    pub fn new(problem: &Problem, variant: &Variant, shape: &Shape, split: SplitPolicy) -> Self {
+        let Footprint { threads, shared_bytes, row_tiles } = Footprint::new(problem, variant);
+        match (problem, variant, *shape) {
+            (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads }) => {
+                let (max_splits, min_split_tokens) = split.launch(context);
+                let grid = [max_splits, kv_heads * row_tiles, batch];
+                let workspace_bytes = workspace_bytes(p, v, batch, kv_heads, max_splits);
+                Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens }
+            }
+            (Problem::Append(p), Variant::Append(v), Shape::Append { tokens, kv_heads }) => {
+                let items = append_items(p) * u64::from(tokens) * u64::from(kv_heads);
+                let blocks = items.div_ceil(u64::from(v.threads * v.blocks_per_thread)) as u32;
+                let grid = [blocks.max(1), 1, 1];
+                Self { grid, threads, shared_bytes, workspace_bytes: 0, max_splits: 1, min_split_tokens: 0 }
+            }
+            _ => panic!("{} at {} does not go with {}", problem.key(), shape.key(), variant.key()),
+        }
     }
+}
+
+/// 16-element blocks of K and V of one token and one KV head.
+fn append_items(problem: &AppendProblem) -> u64 {
+    u64::from(2 * problem.head_dim / 16)
+}
+
+/// Counters, rounded up to 256 bytes, then one state a split of each request, head and row tile.
+fn workspace_bytes(
+    problem: &DecodeProblem,
+    variant: &DecodeVariant,
+    batch: u32,
+    kv_heads: u32,
+    max_splits: u32,
+) -> u64 {
+    if max_splits <= 1 {
+        return 0;
+    }
+    let row_tiles = problem.query_rows().div_ceil(variant.query_tile);
+    let groups = u64::from(batch) * u64::from(kv_heads) * u64::from(row_tiles);
+    (groups * 4).next_multiple_of(256) + groups * u64::from(max_splits) * u64::from(state_bytes(problem, variant))
 }

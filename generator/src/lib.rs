@@ -14,4 +14,7 @@ pub use feasible::{Rejection, feasible};
 pub use footprint::{Footprint, Launch};
 pub use predict::predicted_us;
 pub use render::{RenderError, Source, render};
-pub use space::{Preset, default_split, default_variant, problems, shapes, splits, variants};
+pub use space::{
+    HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, default_split, default_variant, problems, shapes, splits,
+    variants,
+};

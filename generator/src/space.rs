@@ -1,6 +1,11 @@
 //! The axes of every variant and the problem lists of the presets: the only place where they are spelled.
 
-use nvkv_spec::{Operation, Problem, Shape, SplitPolicy, Target, Variant};
+use crate::feasible::feasible;
+use crate::footprint::Footprint;
+use nvkv_spec::{
+    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, KvFormat, Mma, Numerics,
+    Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder, Variant,
+};
 
 /// How much of the space a tune covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,38 +18,297 @@ pub enum Preset {
     Full,
 }
 
-/// The problems of a preset, before the command line narrows or widens its lists.
-pub fn problems(_preset: Preset, _operations: &[Operation]) -> Vec<Problem> {
-    todo!()
+/// Head dims that the templates take.
+pub const HEAD_DIMS: [u32; 3] = [64, 128, 256];
+/// Page sizes that the templates take.
+pub const PAGE_SIZES: [u32; 5] = [8, 16, 32, 64, 128];
+/// Query heads a KV head at most.
+pub const MAX_GROUP: u32 = 16;
+/// New tokens a request at most.
+pub const MAX_Q_LEN: u32 = 8;
+
+/// The problem that the presets vary around: Llama-3.x and Qwen3 at 8 KV heads.
+const BASE: DecodeProblem = DecodeProblem {
+    kv_format: KvFormat::Nvfp4,
+    numerics: Numerics::Fp8,
+    head_dim: 128,
+    group: 8,
+    q_len: 1,
+    page_size: 16,
+    dtype: Dtype::Bf16,
+    v_scale_order: VScaleOrder::Linear,
+    append: AppendMode::Separate,
+};
+
+/// The problems of a preset, before the command line replaces any of its lists.
+pub fn problems(preset: Preset, operations: &[Operation]) -> Vec<Problem> {
+    operations.iter().flat_map(|&operation| problems_of(preset, operation)).collect()
 }
 
-/// The shapes at which `problem` is tuned in a preset.
-pub fn shapes(_problem: &Problem, _preset: Preset) -> Vec<Shape> {
-    todo!()
+fn problems_of(preset: Preset, operation: Operation) -> Vec<Problem> {
+    let decode = |append| {
+        let all = decode_problems(preset).into_iter();
+        all.map(|p| Problem::Decode(DecodeProblem { append, ..p })).collect::<Vec<_>>()
+    };
+    match operation {
+        Operation::Decode => decode(AppendMode::Separate),
+        Operation::Fused if preset == Preset::Full => decode(AppendMode::Fused),
+        Operation::Fused => {
+            let fused = DecodeProblem { append: AppendMode::Fused, ..BASE };
+            let exact = DecodeProblem { numerics: Numerics::Exact, ..fused };
+            let kept = if preset == Preset::Quick { 1 } else { 2 };
+            [fused, exact].into_iter().take(kept).map(Problem::Decode).collect()
+        }
+        Operation::Append => append_problems(preset).into_iter().map(Problem::Append).collect(),
+    }
+}
+
+/// Quick: both numerics classes of the base, and the FP8 cache it is measured against. Standard: the base with one
+/// field changed at a time. Full: everything.
+fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
+    let fp8_cache = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..BASE };
+    let both = |p: DecodeProblem| Numerics::ALL.iter().map(move |&numerics| DecodeProblem { numerics, ..p });
+    match preset {
+        Preset::Quick => both(BASE).chain([fp8_cache]).collect(),
+        Preset::Standard => {
+            let mut around = vec![BASE];
+            around.extend([64, 256].map(|head_dim| DecodeProblem { head_dim, ..BASE }));
+            around.extend([1, 4, 5, 16].map(|group| DecodeProblem { group, ..BASE }));
+            around.extend([64, 128].map(|page_size| DecodeProblem { page_size, ..BASE }));
+            around.extend([2, 4].map(|q_len| DecodeProblem { q_len, ..BASE }));
+            around.push(DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..BASE });
+            around.into_iter().flat_map(both).chain([fp8_cache]).collect()
+        }
+        Preset::Full => every_decode_problem(),
+    }
+}
+
+fn every_decode_problem() -> Vec<DecodeProblem> {
+    let mut all = Vec::new();
+    for (&kv_format, &numerics) in product(KvFormat::ALL, Numerics::ALL) {
+        for (&head_dim, &page_size) in product(&HEAD_DIMS, &PAGE_SIZES) {
+            for (&dtype, &v_scale_order) in product(Dtype::ALL, VScaleOrder::ALL) {
+                // An FP8 cache has no block scales to order.
+                if kv_format == KvFormat::Fp8E4m3 && v_scale_order != VScaleOrder::Linear {
+                    continue;
+                }
+                for (&group, &q_len) in product(&[1, 2, 3, 4, 5, 6, 7, 8, 12, 16], &[1, 2, 4]) {
+                    let shape = DecodeProblem { head_dim, group, q_len, page_size, ..BASE };
+                    all.push(DecodeProblem { kv_format, numerics, dtype, v_scale_order, ..shape });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn append_problems(preset: Preset) -> Vec<AppendProblem> {
+    let base = BASE.append_problem();
+    let fp8_cache = AppendProblem { kv_format: KvFormat::Fp8E4m3, ..base };
+    match preset {
+        Preset::Quick => vec![base],
+        Preset::Standard => {
+            let interleaved = AppendProblem { v_scale_order: VScaleOrder::Interleaved4, ..base };
+            let f16 = AppendProblem { dtype: Dtype::F16, ..base };
+            let mut all = vec![base, f16, interleaved, fp8_cache];
+            all.extend([64, 256].map(|head_dim| AppendProblem { head_dim, ..base }));
+            all.extend([64, 128].map(|page_size| AppendProblem { page_size, ..base }));
+            all
+        }
+        Preset::Full => {
+            let mut all: Vec<_> = every_decode_problem().iter().map(DecodeProblem::append_problem).collect();
+            all.sort();
+            all.dedup();
+            all
+        }
+    }
+}
+
+fn product<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    a.iter().flat_map(move |x| b.iter().map(move |y| (x, y)))
+}
+
+/// The shapes at which `problem` is tuned in a preset; 8 KV heads.
+pub fn shapes(problem: &Problem, preset: Preset) -> Vec<Shape> {
+    let kv_heads = 8;
+    let decode: &[(u32, u32)] = match preset {
+        Preset::Quick => &[(1, 32768), (8, 8192), (64, 16384)],
+        _ => &[(1, 32768), (1, 131072), (8, 8192), (16, 32768), (64, 4096), (64, 16384), (128, 8192)],
+    };
+    let append: &[u32] = match preset {
+        Preset::Quick => &[64, 8192],
+        _ => &[1, 64, 512, 8192],
+    };
+    match problem {
+        Problem::Decode(_) => {
+            decode.iter().map(|&(batch, context)| Shape::Decode { batch, context, kv_heads }).collect()
+        }
+        Problem::Append(_) => append.iter().map(|&tokens| Shape::Append { tokens, kv_heads }).collect(),
+    }
+}
+
+const K_PATHS: [Path; 7] = [
+    Path { dequant: Dequant::Table, mma: Mma::Wgmma },
+    Path { dequant: Dequant::Table, mma: Mma::E4m3 },
+    Path { dequant: Dequant::Table, mma: Mma::F16 },
+    Path { dequant: Dequant::Convert, mma: Mma::F16 },
+    Path { dequant: Dequant::Place, mma: Mma::F16 },
+    Path { dequant: Dequant::Direct, mma: Mma::Wgmma },
+    Path { dequant: Dequant::Direct, mma: Mma::E4m3 },
+];
+const V_PATHS: [Path; 3] = [
+    Path { dequant: Dequant::Table, mma: Mma::F16 },
+    Path { dequant: Dequant::Convert, mma: Mma::F16 },
+    Path { dequant: Dequant::Place, mma: Mma::F16 },
+];
+
+/// How a block is cut: warps, tokens a tile, staging, blocks an SM.
+#[derive(Clone, Copy)]
+struct Tiling(u32, u32, Staging, u32);
+
+const fn ring(stages: u32) -> Staging {
+    Staging::CpAsync { stages }
+}
+
+/// Tilings that won, or came near, somewhere on the H200, the best first; and small ones, so that wide query tiles
+/// and head dims fit somewhere.
+const TILINGS: [Tiling; 13] = [
+    Tiling(4, 64, ring(2), 3),
+    Tiling(8, 32, ring(3), 2),
+    Tiling(4, 32, ring(3), 4),
+    Tiling(4, 32, ring(2), 3),
+    Tiling(4, 16, ring(3), 2),
+    Tiling(4, 64, ring(3), 3),
+    Tiling(8, 64, ring(2), 1),
+    Tiling(4, 64, ring(2), 2),
+    Tiling(4, 16, ring(4), 4),
+    Tiling(8, 16, ring(2), 1),
+    Tiling(4, 16, Staging::Registers, 4),
+    Tiling(4, 16, Staging::Registers, 2),
+    Tiling(4, 16, ring(2), 1),
+];
+
+fn tilings(preset: Preset) -> Vec<Tiling> {
+    match preset {
+        Preset::Quick => TILINGS[..5].to_vec(),
+        Preset::Standard => TILINGS.to_vec(),
+        Preset::Full => {
+            let stagings = [Staging::Registers, ring(2), ring(3), ring(4), ring(6)];
+            let mut all = Vec::new();
+            for (&warps, &tile) in product(&[2, 4, 8], &[16, 32, 64]) {
+                for (&staging, &blocks) in product(&stagings, &[1, 2, 3, 4, 8]) {
+                    all.push(Tiling(warps, tile, staging, blocks));
+                }
+            }
+            all
+        }
+    }
 }
 
 /// Every combination of the axes for `problem`, feasible or not.
-pub fn variants(_problem: &Problem, _preset: Preset) -> Vec<Variant> {
-    todo!()
+pub fn variants(problem: &Problem, preset: Preset) -> Vec<Variant> {
+    match problem {
+        Problem::Decode(_) => decode_variants(preset),
+        Problem::Append(_) => product(&[128, 256, 512], &[1, 2, 4])
+            .map(|(&threads, &blocks_per_thread)| Variant::Append(AppendVariant { threads, blocks_per_thread }))
+            .collect(),
+    }
 }
 
-/// The split policies worth trying at `shape`.
-pub fn splits(
-    _problem: &Problem,
-    _variant: &Variant,
-    _shape: &Shape,
-    _target: Target,
-    _preset: Preset,
-) -> Vec<SplitPolicy> {
-    todo!()
+fn decode_variants(preset: Preset) -> Vec<Variant> {
+    let tilings = tilings(preset);
+    let mut all = Vec::new();
+    for (&k_path, &v_path) in product(&K_PATHS, &V_PATHS) {
+        for (&operands, &query_tile) in product(Operands::ALL, &[8, 16, 32]) {
+            for &Tiling(warps, tile_tokens, staging, blocks_per_sm) in &tilings {
+                let paths =
+                    DecodeVariant { k_path, v_path, operands, query_tile, warps, tile_tokens, staging, blocks_per_sm };
+                all.push(Variant::Decode(paths));
+            }
+        }
+    }
+    all
 }
 
-/// What an engineer without a tuner would pick: the yardstick of every tune.
-pub fn default_variant(_problem: &Problem, _target: Target) -> Variant {
-    todo!()
+/// The split policies worth trying at `shape`: about one, two and three waves of blocks, and one part.
+pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, preset: Preset) -> Vec<SplitPolicy> {
+    let (Variant::Decode(v), Shape::Decode { context, .. }) = (variant, *shape) else {
+        return vec![SplitPolicy::Even { splits: 1 }];
+    };
+    let most = context.div_ceil(v.warps * v.tile_tokens);
+    let wave = splits_a_wave(problem, v, shape, target);
+    let mut counts = vec![wave.floor(), (2.0 * wave).floor(), (3.0 * wave).floor()];
+    if preset == Preset::Full {
+        counts.extend([1.0, (4.0 * wave).floor(), (6.0 * wave).floor()]);
+    }
+    let mut counts: Vec<u32> = counts.into_iter().map(|n| (n as u32).clamp(1, most)).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts.into_iter().map(|splits| SplitPolicy::Even { splits }).collect()
 }
 
-/// The split an engineer without a tuner would pick.
-pub fn default_split(_problem: &Problem, _variant: &Variant, _shape: &Shape, _target: Target) -> SplitPolicy {
-    todo!()
+/// Splits a request that fill the target's SMs once.
+fn splits_a_wave(problem: &Problem, variant: &DecodeVariant, shape: &Shape, target: Target) -> f64 {
+    let Shape::Decode { batch, kv_heads, .. } = *shape else { return 1.0 };
+    let row_tiles = Footprint::new(problem, &Variant::Decode(*variant)).row_tiles;
+    let slots = target.facts().sms * variant.blocks_per_sm;
+    f64::from(slots) / f64::from(batch * kv_heads * row_tiles)
+}
+
+/// What an engineer without a tuner would pick: the first feasible tiling of the first feasible path, with the
+/// smallest query tile that holds all query rows. The yardstick of every tune.
+///
+/// # Panics
+/// Where no variant of the standard space is feasible: a defect of the space, held by a test.
+pub fn default_variant(problem: &Problem, target: Target) -> Variant {
+    let by_row_tiles = |v: &Variant| Footprint::new(problem, v).row_tiles;
+    variants(problem, Preset::Standard)
+        .into_iter()
+        .filter(|v| feasible(problem, v, target).is_ok())
+        .min_by_key(by_row_tiles)
+        .unwrap_or_else(|| panic!("no feasible variant of {} for {target}", problem.key()))
+}
+
+/// The split an engineer without a tuner would pick: the SMs filled once.
+pub fn default_split(problem: &Problem, variant: &Variant, shape: &Shape, target: Target) -> SplitPolicy {
+    splits(problem, variant, shape, target, Preset::Quick)[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique() {
+        for preset in [Preset::Quick, Preset::Standard, Preset::Full] {
+            let problems = problems(preset, Operation::ALL);
+            let keys: HashSet<_> = problems.iter().map(Problem::key).collect();
+            assert_eq!(keys.len(), problems.len());
+            let variants = variants(&problems[0], preset);
+            let keys: HashSet<_> = variants.iter().map(Variant::key).collect();
+            assert_eq!(keys.len(), variants.len());
+        }
+    }
+
+    #[test]
+    fn splits_fill_the_sms_and_never_exceed_the_context() {
+        let problem = Problem::Decode(BASE);
+        let variant = default_variant(&problem, Target::Sm90a);
+        let Variant::Decode(v) = variant else { unreachable!() };
+        for shape in shapes(&problem, Preset::Standard) {
+            let Shape::Decode { batch, context, kv_heads } = shape else { unreachable!() };
+            let all = splits(&problem, &variant, &shape, Target::Sm90a, Preset::Standard);
+            for policy in &all {
+                let (max, _) = policy.launch(context);
+                assert!(max >= 1 && (max - 1) * v.warps * v.tile_tokens < context, "{shape:?} {policy}");
+            }
+            let slots = 132 * v.blocks_per_sm;
+            let most = all.iter().map(|p| p.launch(context).0).max().unwrap();
+            assert!(
+                batch * kv_heads * most >= slots.min(batch * kv_heads * context / 256),
+                "{shape:?}: SMs stay empty"
+            );
+        }
+    }
 }

@@ -1,0 +1,61 @@
+// Global to shared or registers. Cache data is read once: it goes around L1.
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Asynchronous copy of BYTES (4, 8 or 16), aligned to BYTES on both sides.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(u32 to, const void* from) {
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING groups of this thread are in flight.
+template <int PENDING>
+__device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// WORDS 32-bit words from global memory, aligned to min(16, 4 * WORDS) bytes. Not `.nc`: a fused kernel
+// reads rows that it wrote itself.
+template <int WORDS>
+__device__ __forceinline__ void load_global(u32* to, const void* from) {
+    if constexpr (WORDS == 1)
+        asm volatile("ld.global.L1::no_allocate.b32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+    if constexpr (WORDS == 2)
+        asm volatile("ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+    if constexpr (WORDS == 4)
+        asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
+}
+
+// WORDS 32-bit words from shared memory, same alignment.
+template <int WORDS>
+__device__ __forceinline__ void load_shared(u32* to, u32 from) {
+    if constexpr (WORDS == 1)
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(to[0]) : "r"(from));
+    if constexpr (WORDS == 2)
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(from));
+    if constexpr (WORDS == 4)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
+}
+
+// BYTES (1 or 2) zero-extended.
+template <int BYTES>
+__device__ __forceinline__ u32 load_global_narrow(const void* from) {
+    u16 out;
+    if constexpr (BYTES == 1) asm volatile("ld.global.u8 %0, [%1];" : "=h"(out) : "l"(from));
+    if constexpr (BYTES == 2) asm volatile("ld.global.u16 %0, [%1];" : "=h"(out) : "l"(from));
+    return out;
+}
+template <int BYTES>
+__device__ __forceinline__ u32 load_shared_narrow(u32 from) {
+    u16 out;
+    if constexpr (BYTES == 1) asm volatile("ld.shared.u8 %0, [%1];" : "=h"(out) : "r"(from));
+    if constexpr (BYTES == 2) asm volatile("ld.shared.u16 %0, [%1];" : "=h"(out) : "r"(from));
+    return out;
+}

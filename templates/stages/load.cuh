@@ -1,0 +1,43 @@
+// Tiles of K and V from pages to lanes: straight into registers, or through a ring in shared memory.
+
+constexpr int PAGES_A_TILE = PAGE >= TILE ? 1 : TILE / PAGE;
+constexpr int TILE_BYTES = TILE * (K_ROW + V_ROW + K_SCALES + V_SCALES);
+// Offsets inside a ring stage.
+constexpr int V_OFFSET = TILE * K_ROW, K_SCALE_OFFSET = V_OFFSET + TILE * V_ROW, V_SCALE_OFFSET = K_SCALE_OFFSET + TILE * K_SCALES;
+
+// This KV head's pages: bases and strides.
+struct Cache {
+    const u8 *k, *v, *k_scales, *v_scales;
+};
+
+__device__ __forceinline__ Cache cache_of_head(const DecodeParams& p, int head) {
+    return {p.k_data + head * p.k_data_head, p.v_data + head * p.v_data_head, p.k_scales + head * p.k_scales_head,
+            p.v_scales + head * p.v_scales_head};
+}
+
+// The pages of the tile at `token`: lane l holds the page of the tile's page l % PAGES_A_TILE. Tokens at or past
+// kv_len take the last valid page: what is read there is masked later, but the address must exist.
+__device__ __forceinline__ int load_page(const Work& work, Lane lane, int token) {
+    const int index = token / PAGE + (PAGES_A_TILE == 1 ? 0 : lane.index % PAGES_A_TILE);
+    return work.pages[min(index, (work.kv_len - 1) / PAGE)];
+}
+
+// Page and token-in-page of token `i` of the tile at `token`.
+struct Place {
+    long long page;
+    int token;
+};
+__device__ __forceinline__ Place locate(int page, int token, int i) {
+    const int in_page = PAGES_A_TILE == 1 ? (token % PAGE) + i : i % PAGE;
+    return {PAGES_A_TILE == 1 ? page : __shfl_sync(0xFFFFFFFF, page, i / PAGE), in_page};
+}
+
+// Byte offset of 16-byte chunk `chunk` of row `row` in a stage: swizzled in lines of 128 bytes so that neither the
+// K reads (rows r, r + 4 of one instruction) nor the V reads (rows r..r + 3) meet in a bank.
+template <int ROW_BYTES>
+__device__ __forceinline__ int swizzled(int row, int byte) {
+    const int half = (row >> 2 & 1) << 6;
+    if constexpr (ROW_BYTES == 32) return (row * 32 + byte) ^ half;
+    if constexpr (ROW_BYTES == 64) return (row * 64 + byte) ^ half ^ (row >> 1 & 1) << 5;
+    return (row * ROW_BYTES + byte) ^ half ^ (row & 3) << 5;
+}

@@ -1,0 +1,129 @@
+// S = K Q^T for 16 tokens: dequantise K, multiply, leave raw fp32 scores.
+
+typedef float Scores[HALVES][Q_BLOCKS][4];
+
+// Four f16x2 registers (NVFP4) or two (FP8) of K word `w` of one row, scaled.
+template <int W>
+__device__ __forceinline__ void k_word_to_f16(const KBlock& k, u32 table, int half, u32* out) {
+    constexpr int SCALE = K_CHUNK_SCALES ? W % K_CHUNK_WORDS / 2 : 0;   // of the chunk's scales: two words a block
+    const u32 word = k.words[half][W];
+    if constexpr (K_DEQUANT == Dequant::table) {
+        const uint2 bytes = pick_e4m3(table_entry<SCALE>(table, k.scales[half][W / K_CHUNK_WORDS]), word);
+        out[0] = e4m3x2_to_f16x2(bytes.x), out[1] = e4m3x2_hi_to_f16x2(bytes.x);
+        out[2] = e4m3x2_to_f16x2(bytes.y), out[3] = e4m3x2_hi_to_f16x2(bytes.y);
+    } else if constexpr (K_FORMAT == Format::fp8_e4m3) {
+        out[0] = e4m3x2_to_f16x2(word), out[1] = e4m3x2_hi_to_f16x2(word);
+    } else {
+        u32 codes[4];
+        const u32 pair = e4m3x2_to_f16x2(k.scales[half][W / K_CHUNK_WORDS]);
+        const u32 scale = prmt(pair, pair, SCALE ? 0x3232 : 0x1010);
+        if constexpr (K_DEQUANT == Dequant::place) place_nibble_pairs(word, codes);
+        if constexpr (K_DEQUANT == Dequant::convert) convert_codes(word, codes);
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[i] = mul_f16x2(codes[i], scale);
+    }
+}
+
+// Two E4M3 registers (the two k halves of a k32 step) of step STEP of one row.
+template <int STEP>
+__device__ __forceinline__ uint2 k_step_to_e4m3(const KBlock& k, u32 table, int half) {
+    if constexpr (K_DEQUANT == Dequant::table) {
+        constexpr int SCALE = STEP % K_CHUNK_WORDS / 2;
+        return pick_e4m3(table_entry<SCALE>(table, k.scales[half][STEP / K_CHUNK_WORDS]), k.words[half][STEP]);
+    }
+    return {k.words[half][2 * STEP], k.words[half][2 * STEP + 1]};
+}
+
+__device__ __forceinline__ void multiply_f16(Scores& s, const Queries& q, int step, const u32* low, const u32* high) {
+#pragma unroll
+    for (int b = 0; b < Q_BLOCKS; b++) {
+        const u32* operand = q.operand[b][step];
+        if constexpr (SWAPPED) {
+            mma_f16(s[0][b], low[0], high[0], low[1], high[1], operand[0], operand[1]);
+        } else {
+            mma_f16(s[0][b], operand[0], operand[1], operand[2], operand[3], low[0], low[1]);
+            mma_f16(s[1][b], operand[0], operand[1], operand[2], operand[3], high[0], high[1]);
+        }
+    }
+}
+
+__device__ __forceinline__ void multiply_e4m3(Scores& s, const Queries& q, int step, uint2 low, uint2 high) {
+#pragma unroll
+    for (int b = 0; b < Q_BLOCKS; b++) {
+        const u32* operand = q.operand[b][step];
+        if constexpr (SWAPPED) {
+            mma_e4m3(s[0][b], low.x, high.x, low.y, high.y, operand[0], operand[1]);
+        } else {
+            mma_e4m3(s[0][b], operand[0], operand[1], operand[2], operand[3], low.x, low.y);
+            mma_e4m3(s[1][b], operand[0], operand[1], operand[2], operand[3], high.x, high.y);
+        }
+    }
+}
+
+template <int W>
+__device__ __forceinline__ void score_words_f16(const KBlock& k, u32 table, const Queries& q, Scores& s) {
+    constexpr int REGISTERS = word_elements(K_FORMAT) / 2;
+    u32 low[REGISTERS], high[REGISTERS];
+    k_word_to_f16<W>(k, table, 0, low);
+    k_word_to_f16<W>(k, table, 1, high);
+#pragma unroll
+    for (int i = 0; i < REGISTERS / 2; i++) multiply_f16(s, q, W * REGISTERS / 2 + i, low + 2 * i, high + 2 * i);
+    if constexpr (W + 1 < K_WORDS) score_words_f16<W + 1>(k, table, q, s);
+}
+
+template <int STEP>
+__device__ __forceinline__ void score_steps_e4m3(const KBlock& k, u32 table, const Queries& q, Scores& s) {
+    multiply_e4m3(s, q, STEP, k_step_to_e4m3<STEP>(k, table, 0), k_step_to_e4m3<STEP>(k, table, 1));
+    if constexpr (STEP + 1 < Q_E4M3_STEPS) score_steps_e4m3<STEP + 1>(k, table, q, s);
+}
+
+template <int STEP>
+__device__ __forceinline__ void k_to_e4m3(const KBlock& k, u32 table, u32 (&a)[Q_E4M3_STEPS][4]) {
+    const uint2 low = k_step_to_e4m3<STEP>(k, table, 0), high = k_step_to_e4m3<STEP>(k, table, 1);
+    a[STEP][0] = low.x, a[STEP][1] = high.x, a[STEP][2] = low.y, a[STEP][3] = high.y;
+    if constexpr (STEP + 1 < Q_E4M3_STEPS) k_to_e4m3<STEP + 1>(k, table, a);
+}
+
+// Starts S for one 16-token block; with wgmma the scores are there after finish_scores.
+__device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 shared_q, const Queries& q, Scores& s) {
+    if constexpr (K_MMA != Mma::wgmma) {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int b = 0; b < Q_BLOCKS; b++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[h][b][i] = 0.0f;
+    }
+    if constexpr (K_MMA == Mma::f16) score_words_f16<0>(k, table, q, s);
+    if constexpr (K_MMA == Mma::e4m3) score_steps_e4m3<0>(k, table, q, s);
+    if constexpr (K_MMA == Mma::wgmma) {
+        u32 a[Q_E4M3_STEPS][4];
+        k_to_e4m3<0>(k, table, a);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < Q_E4M3_STEPS; step++) {
+            const u64 b = wgmma_descriptor(shared_q + step * 2 * Q_BLOCKS * 128, Q_BLOCKS * 128, 128);
+            wgmma_e4m3<8 * Q_BLOCKS>(s[0], a[step][0], a[step][1], a[step][2], a[step][3], b, step > 0);
+        }
+        wgmma_commit();
+    }
+}
+
+__device__ __forceinline__ void finish_scores() {
+    if constexpr (K_MMA == Mma::wgmma) wgmma_wait();
+}
+
+// Tokens that a query row does not see get -inf: past kv_len, or after the row's own new token. Rows past kv_len
+// hold anything, NaN included, so this selects; it does not multiply.
+__device__ __forceinline__ void mask_scores(const Work& work, Lane lane, int token, Scores& s) {
+#pragma unroll
+    for (int b = 0; b < Q_BLOCKS; b++)
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = work.row_tile * QUERY_TILE + row_of_slot(lane, 2 * b + slot_of(i));
+                const int visible = visible_tokens(work, min(row, ROWS - 1) / GROUP);
+                if (token + token_of(lane, h, i) >= visible) s[h][b][i] = -INFINITY_F32;
+            }
+}
