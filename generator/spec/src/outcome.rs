@@ -36,7 +36,8 @@ pub enum Outcome {
     },
     /// The result differs from the reference.
     Wrong {
-        /// Relative L2 error, or NaN.
+        /// Relative L2 error, or NaN (JSON's null).
+        #[serde(deserialize_with = "nan_from_null")]
         error: f64,
         /// The case that failed, and where.
         detail: String,
@@ -60,6 +61,11 @@ pub enum Outcome {
         /// Largest relative L2 error over the verification cases.
         error: f64,
     },
+}
+
+/// JSON has no NaN: it is written as null, and read back here.
+fn nan_from_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Outcome {

@@ -1,11 +1,12 @@
 //! Compile workers: the parent's handle, and the child's work.
 
 use super::frame::Reply;
-use super::process::{Program, Worker};
+use super::process::{Program, Worker, this_binary};
 use super::request::{CompileRequest, Compiled};
 use super::serve::serve;
 use crate::gpu::{self, CompileError, Nvrtc};
 use nvkv_spec::{Outcome, Stage};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,9 +18,14 @@ pub struct CompileWorker {
 }
 
 impl CompileWorker {
-    /// A worker whose calls may take `limit` each.
+    /// A worker whose calls may take `limit` each; the running binary must be `nvkv-tune`.
     pub fn new(limit: Duration) -> Self {
-        Self { worker: Worker::new(Program::this(&["compile"])), limit }
+        Self::of_binary(this_binary(), limit)
+    }
+
+    /// The same, from the `nvkv-tune` at `binary`.
+    pub fn of_binary(binary: PathBuf, limit: Duration) -> Self {
+        Self { worker: Worker::new(Program::new(binary, &["compile"])), limit }
     }
 
     /// Compiles one source. Fails with `CompileFailed`, `Timeout` or `Crashed`.

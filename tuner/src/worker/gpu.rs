@@ -1,11 +1,15 @@
 //! The parent's side of a GPU worker.
 
-use super::process::{CallError, Program, Worker};
+use super::process::{CallError, Program, Worker, this_binary};
 use super::request::{MeasureReport, MeasureRequest, VerifyReport, VerifyRequest};
 use super::session::{GpuAnswer, GpuRequest};
 use crate::gpu::GpuState;
 use nvkv_spec::{GpuEnvironment, Outcome, Stage};
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Time for the first call to a driver, which may have to wake a device.
+const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why no GPU can be used, and what mends it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,14 +27,6 @@ pub struct Limits {
     pub measure: Duration,
 }
 
-impl Default for Limits {
-    /// Generous: a first call starts CUDA, and on a busy machine the reference takes its time.
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self { device: seconds(60), verify: seconds(120), measure: seconds(180) }
-    }
-}
-
 /// One process that owns one GPU, started at the first call. A context that a kernel destroyed ends
 /// it; the next call starts another.
 pub struct GpuWorker {
@@ -39,9 +35,14 @@ pub struct GpuWorker {
 }
 
 impl GpuWorker {
-    /// A worker for CUDA device `device`.
+    /// A worker for CUDA device `device`; the running binary must be `nvkv-tune`.
     pub fn new(device: u32, limits: Limits) -> Self {
-        Self { worker: Worker::new(Program::this(&["gpu", "--device", &device.to_string()])), limits }
+        Self::of_binary(this_binary(), device, limits)
+    }
+
+    /// The same, from the `nvkv-tune` at `binary`.
+    pub fn of_binary(binary: PathBuf, device: u32, limits: Limits) -> Self {
+        Self { worker: Worker::new(Program::new(binary, &["gpu", "--device", &device.to_string()])), limits }
     }
 
     /// The GPU and its driver.
@@ -77,40 +78,14 @@ impl GpuWorker {
         }
     }
 
-    /// Times kernels against each other. A candidate that fails has its reason in the report, and the
-    /// others are timed; the call itself fails only where nothing could be measured.
+    /// Times kernels against each other. A candidate that is wrong or refused at this shape has that in
+    /// the report, and the others are timed; the call fails where the worker died or was late, and then
+    /// does not tell which candidate did it.
     pub fn measure(&mut self, request: &MeasureRequest) -> Result<MeasureReport, Outcome> {
-        match self.measure_once(request) {
-            Err(outcome @ (Outcome::Crashed { .. } | Outcome::Timeout { .. })) if request.candidates.len() > 1 => {
-                self.measure_survivors(request, outcome)
-            }
-            other => other,
-        }
-    }
-
-    fn measure_once(&mut self, request: &MeasureRequest) -> Result<MeasureReport, Outcome> {
         match self.call(&GpuRequest::Measure(request.clone()), self.limits.measure) {
             Ok(GpuAnswer::Measured(report)) => Ok(report),
             other => Err(failed(other, Stage::Measure)),
         }
-    }
-
-    /// One of the candidates took the worker down: tries each alone, then times those that live together.
-    fn measure_survivors(&mut self, request: &MeasureRequest, first: Outcome) -> Result<MeasureReport, Outcome> {
-        let alone = |candidate| MeasureRequest { candidates: vec![candidate], samples: 1, ..request.clone() };
-        let tried: Vec<Result<(), Outcome>> =
-            request.candidates.iter().map(|candidate| self.measure_once(&alone(candidate.clone())).map(drop)).collect();
-        let survivors: Vec<_> =
-            request.candidates.iter().zip(&tried).filter(|(_, t)| t.is_ok()).map(|(c, _)| c.clone()).collect();
-        // All live alone, or none does: nothing more can be told apart.
-        if survivors.is_empty() || survivors.len() == tried.len() {
-            return Err(first);
-        }
-        let mut report = self.measure_once(&MeasureRequest { candidates: survivors, ..request.clone() })?;
-        let mut timed = std::mem::take(&mut report.candidates).into_iter();
-        report.candidates =
-            tried.into_iter().filter_map(|t| t.map_or_else(|o| Some(Err(o)), |()| timed.next())).collect();
-        Ok(report)
     }
 
     fn call(&mut self, request: &GpuRequest, limit: Duration) -> Result<GpuAnswer, CallError> {
@@ -138,5 +113,6 @@ fn failed(answer: Result<GpuAnswer, CallError>, stage: Stage) -> Outcome {
 /// The GPU that is there as device `device`, or why none can be used. Asked of a worker process, so
 /// that a broken driver cannot take the tuner down.
 pub fn probe_device(device: u32) -> Result<GpuEnvironment, GpuUnavailable> {
-    GpuWorker::new(device, Limits::default()).environment()
+    let limits = Limits { device: PROBE_LIMIT, verify: PROBE_LIMIT, measure: PROBE_LIMIT };
+    GpuWorker::new(device, limits).environment()
 }

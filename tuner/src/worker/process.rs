@@ -27,12 +27,15 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// This binary with the hidden subcommand `worker ARGUMENTS…`.
-    pub(super) fn this(arguments: &[&str]) -> Self {
-        // A path that cannot be told fails at the first call, with a message.
-        let path = std::env::current_exe().unwrap_or_default();
+    /// The `nvkv-tune` at `path` with the hidden subcommand `worker ARGUMENTS…`.
+    pub(super) fn new(path: PathBuf, arguments: &[&str]) -> Self {
         Self { path, arguments: std::iter::once(&"worker").chain(arguments).map(OsString::from).collect() }
     }
+}
+
+/// The running binary. A path that cannot be told fails at the first call, with a message.
+pub(super) fn this_binary() -> PathBuf {
+    std::env::current_exe().unwrap_or_default()
 }
 
 /// Why a call has no answer.

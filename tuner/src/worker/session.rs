@@ -22,7 +22,7 @@ pub(super) enum GpuRequest {
 }
 
 /// What it answers, variant by variant.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum GpuAnswer {
     Environment(GpuEnvironment),
     State(GpuState),
@@ -101,4 +101,19 @@ impl Session {
 
 fn state(nvml: Option<&Nvml>) -> GpuState {
     nvml.map(Nvml::state).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::frame;
+
+    #[test]
+    fn an_error_that_is_not_a_number_comes_through() {
+        let wrong = Outcome::Wrong { error: f64::NAN, detail: "NaN at element 3".into() };
+        let bytes = frame::encode(&Reply { answer: GpuAnswer::Failed(wrong), last: false }).unwrap();
+        let reply: Reply<GpuAnswer> = frame::decode(&bytes).unwrap();
+        let GpuAnswer::Failed(Outcome::Wrong { error, detail }) = reply.answer else { panic!("{reply:?}") };
+        assert!(error.is_nan() && detail == "NaN at element 3");
+    }
 }
