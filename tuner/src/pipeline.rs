@@ -18,7 +18,6 @@ pub mod timing;
 
 use crate::bundle::Written;
 use crate::folder;
-use crate::worker::GpuWorker;
 use choices::Choice;
 use nvkv_db::{Failure, NewRun};
 use nvkv_generator::Preset;
@@ -31,6 +30,7 @@ use std::sync::mpsc;
 use std::time::SystemTime;
 use stop::Stop;
 use target::Machine;
+use timing::Timing;
 
 /// What a run is asked to do.
 #[derive(Clone, Debug)]
@@ -96,26 +96,16 @@ fn build_and_try(
     recorder: &mut Recorder,
     (progress, stop): (&Progress, &Stop),
 ) -> anyhow::Result<()> {
-    let Request { machine, cases, preset, jobs, .. } = request;
+    let (target, jobs) = (request.machine.target, request.jobs);
     let (sender, built) = mpsc::channel();
     std::thread::scope(|scope| {
-        let compiling =
-            scope.spawn(move || compile::all(pending, machine.target, (cache, *jobs), (progress, stop), &sender));
-        let tried = match &machine.gpu {
-            Ok(gpu) => {
-                let worker = GpuWorker::new(target::DEVICE, timing::LIMITS);
-                let mut waiting = vec![0; cases.len()];
-                pending.iter().for_each(|candidate| waiting[candidate.case] += 1);
-                timing::Timing { cases, target: machine.target, gpu, preset: *preset, worker, recorder, progress, stop }
-                    .run(built, waiting)
-            }
-            Err(_) => {
-                predict::Prediction { cases, target: machine.target, preset: *preset, recorder, progress }.run(built)
-            }
+        let compiling = scope.spawn(move || compile::all(pending, target, (cache, jobs), (progress, stop), &sender));
+        let tried = match &request.machine.gpu {
+            Ok(gpu) => Timing::new(request, gpu, recorder, (progress, stop)).run(built, pending),
+            Err(_) => predict::Prediction { request, recorder, progress }.run(built),
         };
-        compiling
-            .join()
-            .map_err(|_| anyhow::anyhow!("the compiling thread panicked; this is a defect of nvkv-tune"))??;
+        let compiled = compiling.join();
+        compiled.map_err(|_| anyhow::anyhow!("the compiling thread panicked; this is a defect of nvkv-tune"))??;
         tried
     })
 }

@@ -258,7 +258,9 @@ fn two_tuners_share_a_database_and_a_folder() {
             let mut command = place.nvkv();
             scope.spawn(move || command.args(TINY).args(["--batch", tokens]).assert().code(0))
         };
-        [run("32"), run("64")].map(|tuner| tuner.join().unwrap());
+        for tuner in [run("32"), run("64")] {
+            tuner.join().unwrap();
+        }
     });
     assert_eq!(place.trials(), 2 * feasible(&place));
     place.nvkv().arg("verify").assert().code(0);

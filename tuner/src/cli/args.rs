@@ -1,7 +1,7 @@
 //! Arguments that several subcommands share, and the limits of what a kernel can be asked for.
 
 use clap::Args;
-use nvkv_generator::Preset;
+use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset};
 use nvkv_spec::{Dtype, KvFormat, Numerics, Operation, Target, UnknownTarget, VScaleOrder};
 use std::path::PathBuf;
 
@@ -38,22 +38,22 @@ fn one_of(text: &str, known: &[u32]) -> Result<u32, String> {
 
 /// Parses a head dimension that kernels exist for.
 pub fn head_dim(text: &str) -> Result<u32, String> {
-    one_of(text, &[64, 128, 256])
+    one_of(text, &HEAD_DIMS)
 }
 
 /// Parses a page size that kernels exist for, tokens.
 pub fn page_size(text: &str) -> Result<u32, String> {
-    one_of(text, &[8, 16, 32, 64, 128])
+    one_of(text, &PAGE_SIZES)
 }
 
 /// Parses a number of query heads a KV head.
 pub fn group(text: &str) -> Result<u32, String> {
-    in_range(text, 1, 16)
+    in_range(text, 1, MAX_GROUP)
 }
 
 /// Parses a number of new tokens a request.
 pub fn q_len(text: &str) -> Result<u32, String> {
-    in_range(text, 1, 8)
+    in_range(text, 1, MAX_Q_LEN)
 }
 
 fn in_range(text: &str, low: u32, high: u32) -> Result<u32, String> {

@@ -81,8 +81,8 @@ pub fn machine(arch: Arch) -> anyhow::Result<Machine> {
 fn announce(request: &Request) {
     eprintln!("{}", headline(request.machine.target));
     match &request.machine.gpu {
-        Ok(gpu) => eprintln!("GPU {} (driver {}): kernels are verified and timed", gpu.name, gpu.driver),
-        Err(why) => eprintln!("nothing is timed: {why}. Kernels are compiled, and their order is PREDICTED"),
+        Ok(gpu) => eprintln!("GPU {} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver),
+        Err(why) => eprintln!("nothing is timed: {why}. Kernels will be compiled, and their order PREDICTED"),
     }
 }
 

@@ -2,22 +2,18 @@
 //! says so. Nothing here is a measurement.
 
 use super::compile::Built;
-use super::cost;
 use super::progress::{Progress, Step};
-use super::recorder::{Recorder, is_default};
-use super::space::{Case, splits};
-use nvkv_generator::{Preset, predicted_us};
-use nvkv_spec::{Outcome, Shape, SplitPolicy, Target};
+use super::recorder::Recorder;
+use super::space::{Candidate, splits};
+use super::{Request, cost};
+use nvkv_generator::predicted_us;
+use nvkv_spec::{Outcome, Shape, SplitPolicy};
 use std::sync::mpsc::Receiver;
 
 /// The part of a run after the compiler where no GPU is.
 pub struct Prediction<'a> {
-    /// What is tuned at which shapes.
-    pub cases: &'a [Case],
-    /// The target.
-    pub target: Target,
-    /// Preset, for the split policies.
-    pub preset: Preset,
+    /// What is tuned.
+    pub request: &'a Request,
     /// Where trials go.
     pub recorder: &'a mut Recorder,
     /// Where they are counted.
@@ -43,9 +39,11 @@ impl Prediction<'_> {
                 return Ok(self.recorder.failed(candidate, None, outcome)?);
             }
         };
-        let (problem, shapes) = &self.cases[candidate.case];
+        let (problem, shapes) = &self.request.cases[candidate.case];
         for &shape in shapes {
-            let time = |split| predicted_us(problem, &candidate.variant, split, &shape, self.target, &artefact.facts);
+            let time = |split| {
+                predicted_us(problem, &candidate.variant, split, &shape, self.request.machine.target, &artefact.facts)
+            };
             for split in self.worth_a_row(candidate, shape, &time) {
                 if self.recorder.is_done(candidate, shape, split) {
                     self.progress.add(Step::Known, 1, cost::PREDICT_MS);
@@ -60,15 +58,12 @@ impl Prediction<'_> {
     }
 
     /// The best split by the model, and the default's split where this is the default variant.
-    fn worth_a_row(
-        &self,
-        candidate: &super::space::Candidate,
-        shape: Shape,
-        time: &impl Fn(SplitPolicy) -> f64,
-    ) -> Vec<SplitPolicy> {
-        let all = splits(&candidate.problem, &candidate.variant, &shape, self.target, self.preset);
+    fn worth_a_row(&self, candidate: &Candidate, shape: Shape, time: &impl Fn(SplitPolicy) -> f64) -> Vec<SplitPolicy> {
+        let all =
+            splits(&candidate.problem, &candidate.variant, &shape, self.request.machine.target, self.request.preset);
         let best = all.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b)));
-        let usual = all.iter().copied().find(|&split| is_default(candidate, shape, split, self.target));
+        let usual =
+            all.iter().copied().find(|&split| candidate.is_default_launch(shape, split, self.request.machine.target));
         best.into_iter().chain(usual.filter(|usual| Some(*usual) != best)).collect()
     }
 }

@@ -3,7 +3,6 @@
 use super::cache::Artefact;
 use super::space::Candidate;
 use nvkv_db::{Compiled, Db, DbError, KernelKey, KernelRecord, NewRun, RunId, TrialKey, TrialRecord};
-use nvkv_generator::{default_split, default_variant};
 use nvkv_spec::{Outcome, Problem, Shape, SplitPolicy, Target};
 use std::collections::HashSet;
 use std::path::Path;
@@ -86,7 +85,7 @@ impl Recorder {
             kernel: self.kernel(candidate, Some(artefact)),
             shape: Some(shape),
             split: stored_split(problem, split),
-            is_default: is_default(candidate, shape, split, self.target),
+            is_default: candidate.is_default_launch(shape, split, self.target),
             outcome,
             bytes: shape.bytes(problem),
             samples,
@@ -129,15 +128,6 @@ impl Recorder {
             compiled: artefact.map(|a| Compiled { cubin_hash: a.cubin_hash.clone(), facts: a.facts.clone() }),
         }
     }
-}
-
-/// Whether this is what an engineer without a tuner would launch at `shape`.
-pub fn is_default(candidate: &Candidate, shape: Shape, split: SplitPolicy, target: Target) -> bool {
-    let (problem, variant) = (&candidate.problem, &candidate.variant);
-    if *variant != default_variant(problem, target) {
-        return false;
-    }
-    matches!(problem, Problem::Append(_)) || split == default_split(problem, variant, &shape, target)
 }
 
 /// Append kernels have no split.

@@ -4,13 +4,13 @@ use super::cache::{Artefact, Cache};
 use super::choices::{self, Choice};
 use super::progress::Progress;
 use super::recorder::Recorder;
-use super::space::{Candidate, Case};
+use super::space::{Candidate, Case, yardstick};
 use super::timing::Timing;
 use super::{Request, compile, now};
 use crate::bundle::{self, Ingredient, Written};
 use crate::worker::CompileWorker;
 use nvkv_db::KernelRecord;
-use nvkv_generator::{default_variant, render};
+use nvkv_generator::render;
 use nvkv_spec::{Evidence, Target, Toolchain};
 
 /// The candidates that need compiling or trying: all that did not fail before, of every case that
@@ -25,7 +25,7 @@ pub fn pending<'a>(
         let of_case = candidates.iter().filter(|c| c.case == index && !recorder.failed_before(c));
         let of_case: Vec<_> = of_case.collect();
         let settled = match &request.machine.gpu {
-            Ok(gpu) => Timing::is_settled(recorder, case, &of_case, (request.machine.target, request.preset, gpu))?,
+            Ok(gpu) => Timing::is_settled(request, gpu, recorder, case, &of_case)?,
             Err(_) => false,
         };
         if !settled {
@@ -90,7 +90,7 @@ impl Kitchen<'_> {
             return Ok(true);
         }
         let Some(artefact) = self.artefact(kernel)? else { return Ok(false) };
-        let is_default = kernel.variant == default_variant(&kernel.problem, self.target);
+        let is_default = Some(kernel.variant) == yardstick(&kernel.problem, self.target);
         self.ingredients.push(Ingredient { kernel: kernel.clone(), artefact, evidence, is_default });
         Ok(true)
     }
@@ -101,7 +101,7 @@ impl Kitchen<'_> {
         if winner.default.is_none() {
             return Ok(());
         }
-        let variant = default_variant(&winner.kernel.problem, self.target);
+        let Some(variant) = yardstick(&winner.kernel.problem, self.target) else { return Ok(()) };
         let source = render(&winner.kernel.problem, &variant, self.target)?;
         let kernel = KernelRecord { variant, source_hash: source.hash, compiled: None, ..winner.kernel.clone() };
         self.add(&kernel, choice.evidence()).map(drop)
@@ -116,7 +116,8 @@ impl Kitchen<'_> {
         if source.hash != kernel.source_hash {
             return Ok(None);
         }
-        let candidate = Candidate { case: 0, problem: kernel.problem, variant: kernel.variant, source };
+        let candidate =
+            Candidate { case: 0, problem: kernel.problem, variant: kernel.variant, is_default: false, source };
         let built = compile::one(&mut self.worker, &candidate, self.target, self.cache, &Progress::new(0))?;
         Ok(built.ok())
     }

@@ -15,8 +15,10 @@ pub struct Space {
     pub problem: Problem,
     /// Worth compiling.
     pub feasible: Vec<Variant>,
+    /// What an engineer without a tuner would pick; none where nothing is feasible.
+    pub default: Option<Variant>,
     /// Rejected, by the reason's name.
-    pub rejected: BTreeMap<&'static str, usize>,
+    pub rejected: BTreeMap<String, usize>,
 }
 
 /// A kernel that is worth compiling.
@@ -28,6 +30,8 @@ pub struct Candidate {
     pub problem: Problem,
     /// What was chosen.
     pub variant: Variant,
+    /// Whether it is the default variant, the yardstick of its problem.
+    pub is_default: bool,
     /// Its source.
     pub source: Source,
 }
@@ -36,11 +40,9 @@ impl Space {
     /// The space of `problem` on `target`. The default variant is always in it: it is the yardstick.
     pub fn new(problem: Problem, target: Target, preset: Preset) -> Self {
         let mut all = variants(&problem, preset);
-        let yardstick = default_variant(&problem, target);
-        if !all.contains(&yardstick) {
-            all.push(yardstick);
-        }
-        let mut space = Self { problem, feasible: Vec::new(), rejected: BTreeMap::new() };
+        let default = yardstick(&problem, target);
+        all.extend(default.filter(|default| !all.contains(default)));
+        let mut space = Self { problem, feasible: Vec::new(), default, rejected: BTreeMap::new() };
         for variant in all {
             match feasible(&problem, &variant, target) {
                 Ok(()) => space.feasible.push(variant),
@@ -56,17 +58,32 @@ impl Space {
     }
 }
 
+/// The default variant, which exists where any variant of the standard space is feasible.
+pub fn yardstick(problem: &Problem, target: Target) -> Option<Variant> {
+    let exists = variants(problem, Preset::Standard).iter().any(|v| feasible(problem, v, target).is_ok());
+    exists.then(|| default_variant(problem, target))
+}
+
 /// Renders every feasible variant, problem by problem.
 pub fn render_all(spaces: &[Space], target: Target) -> Result<Vec<Candidate>, RenderError> {
     let of = |(case, space): (usize, &Space)| {
-        space.feasible.iter().map(|&variant| (case, space.problem, variant)).collect::<Vec<_>>()
+        let of_variant = |&variant| (case, space.problem, variant, space.default == Some(variant));
+        space.feasible.iter().map(of_variant).collect::<Vec<_>>()
     };
     let all: Vec<_> = spaces.iter().enumerate().flat_map(of).collect();
     all.into_par_iter()
-        .map(|(case, problem, variant)| {
-            Ok(Candidate { case, problem, variant, source: render(&problem, &variant, target)? })
+        .map(|(case, problem, variant, is_default)| {
+            Ok(Candidate { case, problem, variant, is_default, source: render(&problem, &variant, target)? })
         })
         .collect()
+}
+
+impl Candidate {
+    /// Whether this is what an engineer without a tuner would launch at `shape`.
+    pub fn is_default_launch(&self, shape: Shape, split: SplitPolicy, target: Target) -> bool {
+        let of_decode = || split == default_split(&self.problem, &self.variant, &shape, target);
+        self.is_default && (matches!(self.problem, Problem::Append(_)) || of_decode())
+    }
 }
 
 /// The split policies to try: for decode those of the preset and the default, for append one that means nothing.

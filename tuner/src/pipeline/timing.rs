@@ -6,14 +6,15 @@ mod trials;
 use super::cache::Artefact;
 use super::compile::Built;
 use super::progress::{Progress, Step};
-use super::recorder::{Recorder, is_default};
+use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
-use super::{cost, stop::Stop};
+use super::target::DEVICE;
+use super::{Request, cost, stop::Stop};
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
 use anyhow::Context;
 use nvkv_db::{EnvironmentKey, WinnerFilter};
-use nvkv_generator::Preset;
-use nvkv_spec::{GpuEnvironment, Outcome, Problem, Shape, SplitPolicy, Target};
+use nvkv_spec::{GpuEnvironment, KernelId, Outcome, Problem, Shape, SplitPolicy, Target};
+use std::collections::HashSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 pub use trials::RUNOFF;
@@ -35,22 +36,15 @@ const RUNOFFS: usize = 3;
 
 /// The GPU part of a run.
 pub struct Timing<'a> {
-    /// What is tuned at which shapes.
-    pub cases: &'a [Case],
-    /// Target and the GPU of it.
-    pub target: Target,
-    /// The GPU.
-    pub gpu: &'a GpuEnvironment,
-    /// Preset, for the split policies.
-    pub preset: Preset,
-    /// The process that owns the GPU.
-    pub worker: GpuWorker,
-    /// Where trials go.
-    pub recorder: &'a mut Recorder,
-    /// Where they are counted.
-    pub progress: &'a Progress,
-    /// When to end early.
-    pub stop: &'a Stop,
+    request: &'a Request,
+    target: Target,
+    gpu: &'a GpuEnvironment,
+    worker: GpuWorker,
+    recorder: &'a mut Recorder,
+    progress: &'a Progress,
+    stop: &'a Stop,
+    /// Kernels that crashed, hung or were wrong while they were timed: not run again.
+    quarantined: HashSet<KernelId>,
 }
 
 /// A kernel that agreed with the reference.
@@ -61,10 +55,41 @@ struct Verified<'a> {
     error: f64,
 }
 
+/// Kernels of one problem at one shape.
+#[derive(Clone, Copy)]
+struct Heat<'k, 'a> {
+    problem: Problem,
+    shape: Shape,
+    kernels: &'k [Verified<'a>],
+}
+
+impl<'a> Heat<'_, 'a> {
+    fn candidate(&self, trial: &Trial) -> &'a Candidate {
+        self.kernels[trial.kernel].candidate
+    }
+
+    fn is_default(&self, trial: &Trial, target: Target) -> bool {
+        self.candidate(trial).is_default_launch(self.shape, trial.split, target)
+    }
+}
+
 impl<'a> Timing<'a> {
-    /// Takes kernels as they are compiled; `waiting` says how many of each case will come.
-    pub fn run(&mut self, built: Receiver<Built<'a>>, mut waiting: Vec<usize>) -> anyhow::Result<()> {
-        let mut ready: Vec<Vec<Verified<'a>>> = self.cases.iter().map(|_| Vec::new()).collect();
+    /// Of `request` on `gpu`.
+    pub fn new(
+        request: &'a Request,
+        gpu: &'a GpuEnvironment,
+        recorder: &'a mut Recorder,
+        (progress, stop): (&'a Progress, &'a Stop),
+    ) -> Self {
+        let (target, worker) = (request.machine.target, GpuWorker::new(DEVICE, LIMITS));
+        Self { request, target, gpu, worker, recorder, progress, stop, quarantined: HashSet::new() }
+    }
+
+    /// Takes kernels as they are compiled: each of `pending` will come, unless the run ends early.
+    pub fn run(&mut self, built: Receiver<Built<'a>>, pending: &[&Candidate]) -> anyhow::Result<()> {
+        let mut waiting = vec![0; self.request.cases.len()];
+        pending.iter().for_each(|candidate| waiting[candidate.case] += 1);
+        let mut ready: Vec<Vec<Verified<'a>>> = waiting.iter().map(|_| Vec::new()).collect();
         for one in built {
             if self.stop.reason().is_some() {
                 break;
@@ -81,11 +106,13 @@ impl<'a> Timing<'a> {
 
     /// Whether nothing is left to do for `candidates`, all those of one case.
     pub fn is_settled(
+        request: &Request,
+        gpu: &GpuEnvironment,
         recorder: &Recorder,
         (problem, shapes): &Case,
         candidates: &[&Candidate],
-        (target, preset, gpu): (Target, Preset, &GpuEnvironment),
     ) -> anyhow::Result<bool> {
+        let (target, preset) = (request.machine.target, request.preset);
         for &shape in shapes {
             let all_done = candidates.iter().all(|c| {
                 splits(problem, &c.variant, &shape, target, preset).into_iter().all(|s| recorder.is_done(c, shape, s))
@@ -129,49 +156,43 @@ impl<'a> Timing<'a> {
     }
 
     fn time_case(&mut self, case: usize, kernels: &[Verified<'a>]) -> anyhow::Result<()> {
-        let cases = self.cases;
-        let (problem, shapes) = &cases[case];
-        for &shape in shapes {
-            let mut trials = self.trials(problem, shape, kernels);
-            let known = |t: &Trial| self.recorder.is_done(kernels[t.kernel].candidate, shape, t.split);
-            let (_, mut fresh): (Vec<_>, Vec<_>) = trials.iter().copied().partition(known);
-            if fresh.is_empty() && had_runoff(self.recorder, *problem, shape, self.target, self.gpu)? {
-                continue;
-            }
-            self.recall_winner(&mut trials, *problem, shape, kernels)?;
-            for batch in fresh.chunks_mut(BATCH) {
-                self.measure(*problem, shape, kernels, batch, ROUND_SAMPLES)?;
-            }
-            merge(&mut trials, &fresh);
-            self.run_off(*problem, shape, kernels, &mut trials)?;
+        let (problem, shapes) = &self.request.cases[case];
+        shapes.iter().try_for_each(|&shape| self.time(Heat { problem: *problem, shape, kernels }))
+    }
+
+    /// Times what was not timed yet, in batches, then the best of all beside the default.
+    fn time(&mut self, heat: Heat<'_, 'a>) -> anyhow::Result<()> {
+        let Heat { problem, shape, .. } = heat;
+        let mut trials = self.trials(heat);
+        let mut fresh = trials.clone();
+        fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), shape, t.split));
+        if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, self.gpu)? {
+            return Ok(());
         }
-        Ok(())
+        self.recall_winner(&mut trials, heat)?;
+        for batch in fresh.chunks(BATCH) {
+            let timed = self.measure(heat, batch.to_vec(), ROUND_SAMPLES)?;
+            merge(&mut trials, &timed);
+        }
+        self.run_off(heat, trials)
     }
 
     /// Every verified kernel with every split.
-    fn trials(&self, problem: &Problem, shape: Shape, kernels: &[Verified<'a>]) -> Vec<Trial> {
+    fn trials(&self, heat: Heat<'_, 'a>) -> Vec<Trial> {
         let of = |(kernel, verified): (usize, &Verified<'a>)| {
-            let splits = splits(problem, &verified.candidate.variant, &shape, self.target, self.preset);
+            let splits =
+                splits(&heat.problem, &verified.candidate.variant, &heat.shape, self.target, self.request.preset);
             splits.into_iter().map(move |split| Trial { kernel, split, timed: None })
         };
-        kernels.iter().enumerate().flat_map(of).collect()
+        heat.kernels.iter().enumerate().flat_map(of).collect()
     }
 
     /// What an earlier, interrupted run found best takes part in the run-off.
-    fn recall_winner(
-        &self,
-        trials: &mut [Trial],
-        problem: Problem,
-        shape: Shape,
-        kernels: &[Verified<'a>],
-    ) -> anyhow::Result<()> {
-        let environment = Some(EnvironmentKey::from(self.gpu));
-        let filter =
-            WinnerFilter { environment, problems: vec![problem], shape: Some(shape), ..WinnerFilter::of(self.target) };
+    fn recall_winner(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
+        let filter = filter(heat.problem, heat.shape, self.target, self.gpu);
         for winner in self.recorder.db().winners(&filter)? {
             let is_it = |t: &&mut Trial| {
-                kernels[t.kernel].candidate.variant == winner.kernel.variant
-                    && winner.split.is_none_or(|s| s == t.split)
+                heat.candidate(t).variant == winner.kernel.variant && winner.split.is_none_or(|split| split == t.split)
             };
             if let Some(trial) = trials.iter_mut().find(is_it) {
                 trial.timed = Some((winner.times.median_us, winner.times.samples));
@@ -181,95 +202,89 @@ impl<'a> Timing<'a> {
     }
 
     /// Times the best once more beside the default, until the best has as many samples as the others.
-    fn run_off(
-        &mut self,
-        problem: Problem,
-        shape: Shape,
-        kernels: &[Verified<'a>],
-        trials: &mut [Trial],
-    ) -> anyhow::Result<()> {
+    fn run_off(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<()> {
         for _ in 0..RUNOFFS {
-            let is_default = |t: &Trial| is_default(kernels[t.kernel].candidate, shape, t.split, self.target);
-            let mut contenders = contenders(trials, is_default);
-            if contenders.is_empty() || self.stop.reason().is_some() {
-                return Ok(());
-            }
-            self.measure(problem, shape, kernels, &mut contenders, RUNOFF_SAMPLES)?;
-            merge(trials, &contenders);
-            if best(trials).is_none_or(|t| t.timed.is_some_and(|(_, n)| n >= u64::from(RUNOFF_SAMPLES))) {
-                return Ok(());
+            trials.retain(|t| self.may_run(heat, t));
+            let chosen = contenders(&trials, |t| heat.is_default(t, self.target));
+            let timed = self.measure(heat, chosen, RUNOFF_SAMPLES)?;
+            merge(&mut trials, &timed);
+            let settled = |t: &Trial| t.timed.is_some_and(|(_, samples)| samples >= u64::from(RUNOFF_SAMPLES));
+            if timed.is_empty() || best(&trials).is_none_or(settled) {
+                break;
             }
         }
         Ok(())
     }
 
-    /// Times `trials` against each other, records each, and notes the medians.
-    fn measure(
-        &mut self,
-        problem: Problem,
-        shape: Shape,
-        kernels: &[Verified<'a>],
-        trials: &mut [Trial],
-        samples: u32,
-    ) -> anyhow::Result<()> {
+    fn may_run(&self, heat: Heat<'_, 'a>, trial: &Trial) -> bool {
+        !self.quarantined.contains(&heat.candidate(trial).source.id)
+    }
+
+    /// Times `trials` against each other, records each, and gives them back with their medians.
+    fn measure(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>, samples: u32) -> anyhow::Result<Vec<Trial>> {
+        trials.retain(|t| self.may_run(heat, t));
         if self.stop.reason().is_some() || trials.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let candidate = |t: &Trial| CandidateKernel {
-            id: kernels[t.kernel].candidate.source.id.clone(),
-            variant: kernels[t.kernel].candidate.variant,
+            id: heat.candidate(t).source.id.clone(),
+            variant: heat.candidate(t).variant,
             split: t.split,
-            cubin: kernels[t.kernel].cubin.clone(),
+            cubin: heat.kernels[t.kernel].cubin.clone(),
         };
+        let Heat { problem, shape, .. } = heat;
         let request = MeasureRequest { problem, shape, candidates: trials.iter().map(candidate).collect(), samples };
         match self.worker.measure(&request) {
-            Ok(report) => self.take(shape, kernels, trials, report, samples),
+            Ok(report) => self.take(heat, &mut trials, report, samples)?,
             Err(outcome) => {
                 self.require_gpu(&outcome)?;
-                // One bad kernel must not cost the others their result: halve until it stands alone.
-                if let [trial] = trials {
-                    return self.record(shape, &kernels[trial.kernel], trial, Err(outcome), samples);
+                if let [trial] = trials.as_mut_slice() {
+                    self.record(heat, trial, Err(outcome), samples)?;
+                    return Ok(trials);
                 }
-                let (left, right) = trials.split_at_mut(trials.len() / 2);
-                self.measure(problem, shape, kernels, left, samples)?;
-                self.measure(problem, shape, kernels, right, samples)
+                // One bad kernel must not cost the others their result: halve until it stands alone.
+                let right = trials.split_off(trials.len() / 2);
+                trials = self.measure(heat, trials, samples)?;
+                trials.extend(self.measure(heat, right, samples)?);
             }
         }
+        Ok(trials)
     }
 
     fn take(
         &mut self,
-        shape: Shape,
-        kernels: &[Verified<'a>],
+        heat: Heat<'_, 'a>,
         trials: &mut [Trial],
         report: MeasureReport,
-        samples: u32,
+        asked: u32,
     ) -> anyhow::Result<()> {
         let state = serde_json::json!({ "before": report.before, "after": report.after });
         self.recorder.note_gpu(report.read_ceiling_gbps, &state)?;
-        for (trial, result) in trials.iter_mut().zip(report.candidates) {
-            self.record(shape, &kernels[trial.kernel], trial, result, samples)?;
-        }
-        Ok(())
+        trials.iter_mut().zip(report.candidates).try_for_each(|(trial, result)| self.record(heat, trial, result, asked))
     }
 
     fn record(
         &mut self,
-        shape: Shape,
-        kernel: &Verified<'a>,
+        heat: Heat<'_, 'a>,
         trial: &mut Trial,
         result: Result<Vec<f64>, Outcome>,
         asked: u32,
     ) -> anyhow::Result<()> {
-        let work = cost::TRIAL_MS + u64::from(asked) * cost::SAMPLE_MS;
+        let Verified { candidate, artefact, error, .. } = &heat.kernels[trial.kernel];
         let (step, outcome, samples) = match result {
-            Ok(samples) if !samples.is_empty() => (Step::Timed, Outcome::Timed { error: kernel.error }, samples),
+            Ok(samples) if !samples.is_empty() => (Step::Timed, Outcome::Timed { error: *error }, samples),
             Ok(_) => (Step::Failed, Outcome::LaunchFailed { error: "no sample was undisturbed".into() }, Vec::new()),
             Err(outcome) => (Step::Failed, outcome, Vec::new()),
         };
         trial.timed = median(&samples).map(|median| (median, samples.len() as u64));
-        self.progress.add(step, 1, work);
-        Ok(self.recorder.tried((kernel.candidate, &kernel.artefact), (shape, trial.split), outcome, samples)?)
+        self.progress.add(step, 1, cost::TRIAL_MS + u64::from(asked) * cost::SAMPLE_MS);
+        if matches!(outcome, Outcome::Wrong { .. } | Outcome::Crashed { .. } | Outcome::Timeout { .. }) {
+            // Such a kernel is not run again, at any shape.
+            self.quarantined.insert(candidate.source.id.clone());
+            let outcome = at(outcome, heat.shape, trial.split);
+            return Ok(self.recorder.failed(candidate, Some(artefact), outcome)?);
+        }
+        Ok(self.recorder.tried((candidate, artefact), (heat.shape, trial.split), outcome, samples)?)
     }
 
     /// A worker that died or hung is one failed trial, unless the GPU itself is gone: that ends the run.
@@ -283,7 +298,17 @@ impl<'a> Timing<'a> {
     }
 }
 
-/// Whether the run-off at this shape took place: its winner has the samples of one, and the default was timed.
+/// The outcome with the place where it happened.
+fn at(outcome: Outcome, shape: Shape, split: SplitPolicy) -> Outcome {
+    let place = |detail| format!("timed at {}, {split}: {detail}", shape.key());
+    match outcome {
+        Outcome::Wrong { error, detail } => Outcome::Wrong { error, detail: place(detail) },
+        Outcome::Crashed { stage, detail } => Outcome::Crashed { stage, detail: place(detail) },
+        other => other,
+    }
+}
+
+/// Whether the run-off at this shape took place: its winner has the samples of one.
 fn had_runoff(
     recorder: &Recorder,
     problem: Problem,
@@ -291,8 +316,12 @@ fn had_runoff(
     target: Target,
     gpu: &GpuEnvironment,
 ) -> anyhow::Result<bool> {
-    let environment = Some(EnvironmentKey::from(gpu));
-    let filter = WinnerFilter { environment, problems: vec![problem], shape: Some(shape), ..WinnerFilter::of(target) };
-    let winners = recorder.db().winners(&filter)?;
+    let winners = recorder.db().winners(&filter(problem, shape, target, gpu))?;
     Ok(winners.iter().any(|w| w.times.samples >= u64::from(RUNOFF_SAMPLES)))
+}
+
+/// Winners of one problem at one shape on this GPU.
+fn filter(problem: Problem, shape: Shape, target: Target, gpu: &GpuEnvironment) -> WinnerFilter {
+    let environment = Some(EnvironmentKey::from(gpu));
+    WinnerFilter { environment, problems: vec![problem], shape: Some(shape), ..WinnerFilter::of(target) }
 }
