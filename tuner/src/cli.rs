@@ -1,9 +1,9 @@
 //! The command line: a file a subcommand. Results go to stdout, everything else to stderr.
 
 mod args;
+mod cases;
 mod doctor;
 mod query;
-mod selection;
 mod space;
 mod tune;
 mod verify;

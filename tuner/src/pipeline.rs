@@ -6,11 +6,12 @@ pub mod cache;
 pub mod choices;
 pub mod compile;
 pub mod cost;
+mod pending;
 pub mod plan;
 mod predict;
 pub mod progress;
+mod publish;
 pub mod recorder;
-mod selection;
 pub mod space;
 pub mod stop;
 pub mod target;
@@ -70,18 +71,21 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let toolchain = compile::toolchain()?;
     folder::require_writable(&request.out)?;
     let spaces: Vec<_> = cases.iter().map(|(problem, _)| Space::new(*problem, machine.target, *preset)).collect();
+    spaces.iter().filter(|space| space.feasible.is_empty()).for_each(|space| {
+        eprintln!("note: {} has no feasible variant: {:?}", space.problem.key(), space.rejected);
+    });
     let candidates = space::render_all(&spaces, machine.target)?;
     let mut recorder = Recorder::begin(&request.db, &new_run(request, &toolchain), &candidates)?;
     recorder.db().notices().iter().for_each(|notice| eprintln!("note: {notice}"));
     let cache = cache::Cache::new(&request.out, machine.target, &toolchain.nvrtc);
-    let pending = selection::pending(request, &recorder, &candidates)?;
+    let pending = pending::pending(request, &recorder, &candidates)?;
     let progress = Progress::new(plan::work_ms(request, &pending));
     build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
     progress.finish();
     recorder.finish()?;
-    let bundle = selection::bundle(request, &recorder, &cache, &toolchain)?;
+    let bundle = publish::bundle(request, &recorder, &cache, &toolchain)?;
     Ok(Tuned {
-        choices: selection::of_cases(choices::all(recorder.db(), machine.target, machine.gpu.as_ref().ok())?, cases),
+        choices: choices::of_cases(choices::all(recorder.db(), machine.target, machine.gpu.as_ref().ok())?, cases),
         failures: recorder.db().failures(recorder.run())?,
         bundle,
         stopped: stop.reason(),

@@ -2,16 +2,20 @@
 
 use super::args::DbArgs;
 use super::{Done, NOTHING, print};
-use crate::bundle::{self, Kernel, Manifest, Problems};
+use crate::bundle::{self, Kernel, Manifest, Problems, Selection};
 use crate::pipeline::compile::reason;
 use crate::pipeline::target::{DEVICE, Machine};
 use crate::pipeline::timing::LIMITS;
-use crate::worker::{CandidateKernel, Depth, GpuWorker, VerifyRequest};
-use nvkv_db::{Db, DbError, KernelKey};
+use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, VerifyRequest};
+use nvkv_db::{Db, DbError, KernelKey, WinnerFilter};
 use nvkv_spec::SplitPolicy;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the whole matrix of one kernel may take, its reference attention on the CPU included.
+const FULL_LIMIT: Duration = Duration::from_secs(600);
 
 /// Arguments of `verify`.
 #[derive(clap::Args, Clone, Debug)]
@@ -57,6 +61,7 @@ fn against_database(path: &Path, manifest: &Manifest) -> anyhow::Result<Problems
         }
         db => db?,
     };
+    note_newer_winners(&db, manifest)?;
     let mut problems = Problems::new();
     for kernel in &manifest.kernels {
         let key = KernelKey {
@@ -72,13 +77,28 @@ fn against_database(path: &Path, manifest: &Manifest) -> anyhow::Result<Problems
     Ok(problems)
 }
 
+/// Says where the database meanwhile has another winner than the bundle: no fault, but worth a new bundle.
+fn note_newer_winners(db: &Db, manifest: &Manifest) -> anyhow::Result<()> {
+    let winners = db.winners(&WinnerFilter::of(manifest.target))?;
+    let behind = |s: &&Selection| {
+        let mut rivals =
+            winners.iter().filter(|w| w.shape == s.shape && w.kernel.problem.key() == s.problem).peekable();
+        rivals.peek().is_some() && !rivals.any(|w| w.kernel.key().kernel_id == s.kernel && w.split == s.split)
+    };
+    let behind = manifest.selections.iter().filter(behind).count();
+    if behind > 0 {
+        eprintln!("note: the database has other winners for {behind} selections; tune again to write a new bundle");
+    }
+    Ok(())
+}
+
 /// Runs every kernel against the reference, where a GPU of the target is here.
 fn against_reference(folder: &Path, manifest: &Manifest) -> anyhow::Result<Problems> {
     if let Err(why) = Machine::find(Some(manifest.target))?.gpu {
         eprintln!("note: results are not checked again: {why}");
         return Ok(Problems::new());
     }
-    let mut worker = GpuWorker::new(DEVICE, LIMITS);
+    let mut worker = GpuWorker::new(DEVICE, Limits { verify: FULL_LIMIT, ..LIMITS });
     let mut problems = Problems::new();
     for (index, kernel) in manifest.kernels.iter().enumerate() {
         match worker.verify(&request(folder, kernel)?) {

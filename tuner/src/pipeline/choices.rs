@@ -1,5 +1,6 @@
 //! Which kernel serves which shape: the database's winners, timed ones first.
 
+use super::space::Case;
 use crate::bundle::Trust;
 use nvkv_db::{Db, DbError, EnvironmentKey, KernelRecord, PredictedWinner, Winner, WinnerFilter};
 use nvkv_spec::{Evidence, GpuEnvironment, Problem, Shape, SplitPolicy, Target};
@@ -32,6 +33,14 @@ pub fn all(db: &Db, target: Target, here: Option<&GpuEnvironment>) -> Result<Vec
     }
     kept.sort_by_key(|choice| (choice.problem().key(), sizes(choice.shape())));
     Ok(kept)
+}
+
+/// The choices that this run was asked for.
+pub fn of_cases(choices: Vec<Choice>, cases: &[Case]) -> Vec<Choice> {
+    let asked = |choice: &Choice| {
+        cases.iter().any(|(problem, shapes)| *problem == choice.problem() && shapes.contains(&choice.shape()))
+    };
+    choices.into_iter().filter(asked).collect()
 }
 
 /// Shapes in the order that people list them: by batch, then context.

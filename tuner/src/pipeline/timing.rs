@@ -22,9 +22,10 @@ use trials::{Trial, best, contenders, median, merge};
 
 /// How times are taken, as stored with each run: a change of any part makes them incomparable.
 pub const POLICY: &str = "graph-replay,cold-l2,interleaved,median,v1";
-/// How long one call to the GPU worker may take.
+/// How long one call to the GPU worker may take. Healthy ones take seconds; a hang costs this much a few times over,
+/// until halving the batch has found the kernel.
 pub const LIMITS: Limits =
-    Limits { device: Duration::from_secs(60), verify: Duration::from_secs(120), measure: Duration::from_secs(300) };
+    Limits { device: Duration::from_secs(60), verify: Duration::from_secs(60), measure: Duration::from_secs(60) };
 /// Trials timed interleaved: few enough that all see the same clocks, enough that inputs are made seldom.
 const BATCH: usize = 24;
 /// Samples of a trial in the first round.
@@ -144,7 +145,9 @@ impl<'a> Timing<'a> {
                 Ok(Some(Verified { candidate, artefact, cubin, error: report.max_error }))
             }
             Err(outcome) => {
-                self.require_gpu(&outcome)?;
+                if !matches!(outcome, Outcome::Wrong { .. }) {
+                    self.require_gpu()?;
+                }
                 self.fail(candidate, Some(&artefact), outcome).map(|()| None)
             }
         }
@@ -208,7 +211,7 @@ impl<'a> Timing<'a> {
             let chosen = contenders(&trials, |t| heat.is_default(t, self.target));
             let timed = self.measure(heat, chosen, RUNOFF_SAMPLES)?;
             merge(&mut trials, &timed);
-            let settled = |t: &Trial| t.timed.is_some_and(|(_, samples)| samples >= u64::from(RUNOFF_SAMPLES));
+            let settled = |t: &Trial| t.timed.is_some_and(|(_, samples)| samples > u64::from(ROUND_SAMPLES));
             if timed.is_empty() || best(&trials).is_none_or(settled) {
                 break;
             }
@@ -237,9 +240,10 @@ impl<'a> Timing<'a> {
         match self.worker.measure(&request) {
             Ok(report) => self.take(heat, &mut trials, report, samples)?,
             Err(outcome) => {
-                self.require_gpu(&outcome)?;
-                if let [trial] = trials.as_mut_slice() {
-                    self.record(heat, trial, Err(outcome), samples)?;
+                self.require_gpu()?;
+                // Alone, or refused before any kernel ran (no memory for this shape): the outcome is theirs.
+                if trials.len() == 1 || matches!(outcome, Outcome::LaunchFailed { .. }) {
+                    trials.iter_mut().try_for_each(|t| self.record(heat, t, Err(outcome.clone()), samples))?;
                     return Ok(trials);
                 }
                 // One bad kernel must not cost the others their result: halve until it stands alone.
@@ -287,14 +291,10 @@ impl<'a> Timing<'a> {
         Ok(self.recorder.tried((candidate, artefact), (heat.shape, trial.split), outcome, samples)?)
     }
 
-    /// A worker that died or hung is one failed trial, unless the GPU itself is gone: that ends the run.
-    fn require_gpu(&mut self, outcome: &Outcome) -> anyhow::Result<()> {
-        if matches!(outcome, Outcome::Crashed { .. } | Outcome::Timeout { .. }) {
-            self.worker.environment().context(
-                "the GPU no longer answers; what was timed is stored. When the GPU is back, the same command goes on",
-            )?;
-        }
-        Ok(())
+    /// A worker that died or hung is a failed trial, unless the GPU itself is gone: that ends the run.
+    fn require_gpu(&mut self) -> anyhow::Result<()> {
+        let gone = "the GPU no longer answers; what was timed is stored. When it is back, the same command goes on";
+        self.worker.environment().map(drop).context(gone)
     }
 }
 
@@ -308,7 +308,7 @@ fn at(outcome: Outcome, shape: Shape, split: SplitPolicy) -> Outcome {
     }
 }
 
-/// Whether the run-off at this shape took place: its winner has the samples of one.
+/// Whether the run-off at this shape took place: its winner has more samples than the first round takes.
 fn had_runoff(
     recorder: &Recorder,
     problem: Problem,
@@ -317,7 +317,7 @@ fn had_runoff(
     gpu: &GpuEnvironment,
 ) -> anyhow::Result<bool> {
     let winners = recorder.db().winners(&filter(problem, shape, target, gpu))?;
-    Ok(winners.iter().any(|w| w.times.samples >= u64::from(RUNOFF_SAMPLES)))
+    Ok(winners.iter().any(|w| w.times.samples > u64::from(ROUND_SAMPLES)))
 }
 
 /// Winners of one problem at one shape on this GPU.

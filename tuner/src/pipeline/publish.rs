@@ -1,47 +1,16 @@
-//! What is still to be tried before a run, and what goes into the bundle after it.
+//! From the database's winners to a bundle: each kernel's files from the cache, or compiled again.
 
 use super::cache::{Artefact, Cache};
 use super::choices::{self, Choice};
 use super::progress::Progress;
 use super::recorder::Recorder;
-use super::space::{Candidate, Case, yardstick};
-use super::timing::Timing;
+use super::space::{Candidate, yardstick};
 use super::{Request, compile, now};
 use crate::bundle::{self, Ingredient, Written};
 use crate::worker::CompileWorker;
 use nvkv_db::KernelRecord;
 use nvkv_generator::render;
 use nvkv_spec::{Evidence, Target, Toolchain};
-
-/// The candidates that need compiling or trying: all that did not fail before, of every case that
-/// is not settled. Predictions are cheap and repeated, on what the cache has.
-pub fn pending<'a>(
-    request: &Request,
-    recorder: &Recorder,
-    candidates: &'a [Candidate],
-) -> anyhow::Result<Vec<&'a Candidate>> {
-    let mut pending = Vec::new();
-    for (index, case) in request.cases.iter().enumerate() {
-        let of_case = candidates.iter().filter(|c| c.case == index && !recorder.failed_before(c));
-        let of_case: Vec<_> = of_case.collect();
-        let settled = match &request.machine.gpu {
-            Ok(gpu) => Timing::is_settled(request, gpu, recorder, case, &of_case)?,
-            Err(_) => false,
-        };
-        if !settled {
-            pending.extend(of_case);
-        }
-    }
-    Ok(pending)
-}
-
-/// The choices that this run was asked for.
-pub fn of_cases(choices: Vec<Choice>, cases: &[Case]) -> Vec<Choice> {
-    let asked = |choice: &Choice| {
-        cases.iter().any(|(problem, shapes)| *problem == choice.problem() && shapes.contains(&choice.shape()))
-    };
-    choices.into_iter().filter(asked).collect()
-}
 
 /// Writes the bundle of everything that the database knows for the target; none where that is nothing.
 pub fn bundle(
