@@ -1,8 +1,9 @@
 // Online softmax over the scores of one tile, and P as an f16 MMA operand.
 
-// P is 2^BIAS times its usual value, which keeps small probabilities out of f16's subnormals; it cancels
-// against the sum.
-constexpr float P_BIAS = 8.0f;
+// P is 2^P_BIAS times its usual value, which keeps small probabilities out of f16's subnormals; it cancels
+// against the sum. The reference point of the exponentials may lag the true maximum by P_SLACK (log2 units): P stays
+// below 2^(P_BIAS + P_SLACK), in f16's range, and most tiles need neither a reduction across lanes nor a rescale.
+constexpr float P_BIAS = 6.0f, P_SLACK = 8.0f;
 
 __device__ __forceinline__ void scale_output(State& state, const float (&factor)[SLOTS]) {
 #pragma unroll
@@ -13,7 +14,8 @@ __device__ __forceinline__ void scale_output(State& state, const float (&factor)
             for (int i = 0; i < 4; i++) state.out[o][b][i] *= factor[2 * b + slot_of(i)];
 }
 
-// Raises the running maxima to this tile's, rescaling sums and output. Most tiles change nothing: a vote skips them.
+// Raises the reference points to this tile's maxima where a score exceeds them by more than the slack, rescaling sums
+// and output. A vote skips it for most tiles.
 __device__ __forceinline__ void raise_max(const Queries& q, const Scores (&s)[BLOCKS], State& state) {
     float largest[SLOTS];
 #pragma unroll
@@ -26,14 +28,14 @@ __device__ __forceinline__ void raise_max(const Queries& q, const Scores (&s)[BL
             for (int b = 0; b < Q_BLOCKS; b++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) largest[2 * b + slot_of(i)] = fmaxf(largest[2 * b + slot_of(i)], s[n][h][b][i]);
+    bool raised = false;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) raised |= (largest[slot] - state.max[slot]) * q.scale[slot] > P_SLACK;
+    if (!__any_sync(0xFFFFFFFF, raised)) return;
 #pragma unroll
     for (int lanes = REDUCE_FIRST; lanes <= REDUCE_LAST; lanes *= 2)
 #pragma unroll
         for (int slot = 0; slot < SLOTS; slot++) largest[slot] = fmaxf(largest[slot], __shfl_xor_sync(0xFFFFFFFF, largest[slot], lanes));
-    bool raised = false;
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; slot++) raised |= largest[slot] > state.max[slot];
-    if (!__any_sync(0xFFFFFFFF, raised)) return;
     float factor[SLOTS];
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
