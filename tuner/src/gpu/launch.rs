@@ -5,6 +5,7 @@ use super::buffer::KernelParams;
 use super::error::cu;
 use super::{CudaError, Device};
 use cudarc::driver::sys;
+use object::{Object, ObjectSection};
 use std::ffi::CString;
 use std::rc::Rc;
 
@@ -33,7 +34,11 @@ impl Kernel {
     /// Loads entry point `symbol` of `cubin`.
     pub fn load(device: &Rc<Device>, cubin: &[u8], symbol: &str) -> Result<Self, CudaError> {
         let mut kernel = Self { device: device.clone(), module: std::ptr::null_mut(), function: std::ptr::null_mut() };
-        // The driver reads the ELF's length from its header; the slice is a whole ELF or is refused.
+        if !is_whole_elf(cubin) {
+            let reason = "the machine code is not a whole ELF file".to_string();
+            return Err(CudaError { call: "cuModuleLoadData", reason, sticky: false });
+        }
+        // The driver takes no length: it reads as far as the headers say, which was checked to be inside.
         cu!(cuModuleLoadData(&mut kernel.module, cubin.as_ptr().cast()))?;
         let name = CString::new(symbol).unwrap_or_default();
         cu!(cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()))?;
@@ -78,6 +83,11 @@ impl Drop for Kernel {
             let _ = cu!(cuModuleUnload(self.module));
         }
     }
+}
+
+/// Whether headers and sections all lie inside `bytes`.
+fn is_whole_elf(bytes: &[u8]) -> bool {
+    object::File::parse(bytes).is_ok_and(|file| file.sections().all(|section| section.data().is_ok()))
 }
 
 /// Launches captured once, replayed as a whole.

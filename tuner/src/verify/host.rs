@@ -1,7 +1,7 @@
 //! Inputs of the cases in host memory, with what the reference makes of them.
 
 use super::case::{AppendCase, Content, DecodeCase};
-use super::random::{cached_row, hard_bits, huge_row, normal_bits, seeded};
+use super::random::{aligned_bits, bits, cached_row, hard_bits, huge_row, huge_sign, normal_bits, seeded};
 use nvkv_reference::{DecodeInputs, DecodeOutput, HostCache, append, decode};
 use nvkv_spec::layout::PagedTensor;
 use nvkv_spec::{AppendMode, AppendProblem, DecodeProblem, Problem, VScaleOrder};
@@ -62,7 +62,13 @@ impl DecodeData {
         }
         let rows = case.kv_len.len() * problem.q_len as usize;
         let dim = problem.head_dim as usize;
-        let q = normal_bits(&mut rng, problem.dtype, rows * (case.kv_heads * problem.group) as usize * dim);
+        let query_rows = rows * (case.kv_heads * problem.group) as usize;
+        let q = match case.content {
+            Content::HugeKey | Content::NonFinite => {
+                aligned_bits(&mut rng, problem.dtype, query_rows, problem.head_dim)
+            }
+            Content::Random | Content::ConstantValues => normal_bits(&mut rng, problem.dtype, query_rows * dim),
+        };
         let mut data = Self {
             case: case.clone(),
             cache_after: cache.clone(),
@@ -83,10 +89,10 @@ impl DecodeData {
     }
 
     fn append_new_rows(&mut self, rng: &mut StdRng, problem: &DecodeProblem, elements: usize) {
-        self.new_rows = std::array::from_fn(|_| match self.case.content {
-            Content::NonFinite => hard_bits(rng, problem.dtype, elements, true),
-            _ => normal_bits(rng, problem.dtype, elements),
-        });
+        self.new_rows = std::array::from_fn(|_| normal_bits(rng, problem.dtype, elements));
+        if self.case.content == Content::NonFinite {
+            spoil(problem, &mut self.new_rows, self.case.kv_heads as usize);
+        }
         let slots = new_slots(problem, &self.case.kv_len, &self.block_table, self.block_table_stride);
         let [k, v] = &self.new_rows;
         self.non_finite = append(&problem.append_problem(), k, v, &slots, K_SCALE, V_SCALE, &mut self.cache_after);
@@ -141,11 +147,30 @@ impl AppendData {
             slots[skipped] = -1 - skipped as i64;
         }
         let elements = (case.tokens * case.kv_heads * dim) as usize;
-        let rows = std::array::from_fn(|_| hard_bits(&mut rng, problem.dtype, elements, true));
+        let rows = std::array::from_fn(|_| hard_bits(&mut rng, problem.dtype, elements));
         let mut cache_after = cache.clone();
         let (k_scale, v_scale) = (case.k_scale, 3.0 * case.k_scale);
         let non_finite = append(problem, &rows[0], &rows[1], &slots, k_scale, v_scale, &mut cache_after);
         Self { case: case.clone(), cache, cache_after, rows, slots, non_finite }
+    }
+}
+
+/// Makes some elements of new rows NaN or infinite. Of the keys only the first of a request gets infinities,
+/// where the queries' signs are, so that its score is far from the others' (see `aligned_bits`).
+fn spoil(problem: &DecodeProblem, [k, v]: &mut [Vec<u16>; 2], kv_heads: usize) {
+    let dim = problem.head_dim as usize;
+    let token = kv_heads * dim;
+    let special = |value: f32| bits(problem.dtype, value);
+    for (i, (k, v)) in k.iter_mut().zip(v).enumerate() {
+        let (d, first) = (i % dim, (i / token).is_multiple_of(problem.q_len as usize));
+        match i % 37 {
+            3 => *k = special(f32::NAN),
+            5 if first => *k = special(huge_sign(d) * f32::INFINITY),
+            7 => *v = special(-f32::NAN),
+            11 => *v = special(f32::NEG_INFINITY),
+            13 => *v = special(f32::INFINITY),
+            _ => {}
+        }
     }
 }
 
@@ -186,7 +211,7 @@ fn fill_request(rng: &mut StdRng, cache: &mut HostCache, pages: &[i32], tokens: 
             let at =
                 Row { page: pages[(token / cache.page_size) as usize] as u64, head, token: token % cache.page_size };
             let huge = content == Content::HugeKey && token == tokens / 2;
-            let key = if huge { huge_row(rng, k_format, dim) } else { cached_row(rng, k_format, dim) };
+            let key = if huge { huge_row(k_format, dim) } else { cached_row(rng, k_format, dim) };
             write_row(cache, (layout.k_data, layout.k_scales), VScaleOrder::Linear, at, &key);
             let value = match content {
                 Content::ConstantValues => constant.clone(),
@@ -335,6 +360,21 @@ mod tests {
         assert!(rows[0].iter().any(|&x| x != 0.0));
         for row in &rows {
             assert!(row.iter().zip(rows[0]).all(|(a, b)| (a - b).abs() < 1e-9));
+        }
+    }
+
+    /// Otherwise the rounding of one large score would decide the comparison.
+    #[test]
+    fn huge_keys_win_by_far_or_lose_by_far() {
+        for (problem, data) in all(Depth::Quick) {
+            if data.case.content != Content::HugeKey {
+                continue;
+            }
+            // The longest request: without the huge key its log-sum-exp is about ln(517).
+            let rows = (data.case.kv_heads * problem.group * problem.q_len) as usize;
+            let lse = &data.expected.lse[2 * rows..];
+            assert!(lse.iter().all(|&x| !(12.0..500.0).contains(&x)), "{lse:?}");
+            assert!(lse.iter().any(|&x| x > 500.0) || rows < 8, "{lse:?}");
         }
     }
 

@@ -34,7 +34,7 @@ pub fn normal_bits(rng: &mut StdRng, dtype: Dtype, count: usize) -> Vec<u16> {
 /// `count` numbers that are hard to requantise, as bit patterns: blocks of very different magnitudes, exact
 /// ties, zeros of both signs, subnormals, the largest numbers, infinities and NaN. Every 16 share a kind,
 /// and odd elements of special kinds are normal numbers.
-pub fn hard_bits(rng: &mut StdRng, dtype: Dtype, count: usize, non_finite: bool) -> Vec<u16> {
+pub fn hard_bits(rng: &mut StdRng, dtype: Dtype, count: usize) -> Vec<u16> {
     let infinity = bits(dtype, f32::INFINITY);
     let mut all = Vec::with_capacity(count);
     while all.len() < count {
@@ -52,8 +52,8 @@ pub fn hard_bits(rng: &mut StdRng, dtype: Dtype, count: usize, non_finite: bool)
                     dtype,
                     sign(rng) * magnitude * [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0][rng.random_range(0..8usize)],
                 ),
-                4 if non_finite && rng.random_range(0..4) == 0 => infinity | rng.random_range(0..2u16) << 15,
-                5 if non_finite && rng.random_range(0..4) == 0 => infinity + rng.random_range(1..4u16),
+                4 if rng.random_range(0..4) == 0 => infinity | rng.random_range(0..2u16) << 15,
+                5 if rng.random_range(0..4) == 0 => infinity + rng.random_range(1..4u16),
                 6 | 7 => bits(dtype, value * magnitude),
                 _ => bits(dtype, value),
             });
@@ -78,11 +78,30 @@ pub fn cached_row(rng: &mut StdRng, format: ElementFormat, head_dim: u32) -> (Ve
     (data, scales.collect())
 }
 
-/// The same row with every element of the largest magnitude and a random sign.
-pub fn huge_row(rng: &mut StdRng, format: ElementFormat, head_dim: u32) -> (Vec<u8>, Vec<u8>) {
-    let data = (0..format.data_row_bytes(head_dim)).map(|_| match format {
-        ElementFormat::Nvfp4 => rng.random::<u8>() | 0x77,
-        ElementFormat::Fp8E4m3 => rng.random_range(0..2u8) << 7 | 0x7e,
-    });
-    (data.collect(), vec![0x7e; format.scale_row_bytes(head_dim) as usize])
+/// Sign of element `d` of every huge key, and of the queries that meet them: the Thue-Morse sequence,
+/// which no permutation of lanes or blocks maps to itself by chance.
+pub fn huge_sign(d: usize) -> f32 {
+    if d.count_ones() % 2 == 0 { 1.0 } else { -1.0 }
+}
+
+/// A row with every element of the largest magnitude, signs by [`huge_sign`].
+pub fn huge_row(format: ElementFormat, head_dim: u32) -> (Vec<u8>, Vec<u8>) {
+    let sign = |d: usize| u8::from(huge_sign(d) < 0.0);
+    let elements = 0..head_dim as usize;
+    let data = match format {
+        ElementFormat::Nvfp4 => elements.step_by(2).map(|d| 0x77 | sign(d) << 3 | sign(d + 1) << 7).collect(),
+        ElementFormat::Fp8E4m3 => elements.map(|d| 0x7e | sign(d) << 7).collect(),
+    };
+    (data, vec![0x7e; format.scale_row_bytes(head_dim) as usize])
+}
+
+/// Query rows that are nearly parallel or antiparallel to [`huge_row`]: the huge key's score is far above
+/// or far below all others, never among them, where its own rounding would decide the softmax.
+pub fn aligned_bits(rng: &mut StdRng, dtype: Dtype, rows: usize, head_dim: u32) -> Vec<u16> {
+    let mut all = Vec::with_capacity(rows * head_dim as usize);
+    for _ in 0..rows {
+        let side = if rng.random::<bool>() { 1.0 } else { -1.0 };
+        all.extend((0..head_dim as usize).map(|d| bits(dtype, side * huge_sign(d) * normal(rng).abs())));
+    }
+    all
 }

@@ -1,0 +1,161 @@
+//! Everything that needs a GPU: asked for without one, these tests fail.
+#![cfg(feature = "gpu-tests")]
+
+use nvkv_generator::{Preset, default_split, default_variant, feasible, problems, render, shapes, variants};
+use nvkv_spec::abi::DecodeParams;
+use nvkv_spec::{KernelId, Operation, Outcome, Problem, SplitPolicy, Target, Variant};
+use nvkv_tuner::gpu::{self, Nvrtc};
+use nvkv_tuner::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureRequest, VerifyRequest};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// One test at a time owns the GPU: timing and memory are shared.
+static GPU: Mutex<()> = Mutex::new(());
+
+struct Bench {
+    worker: GpuWorker,
+    target: Target,
+    nvrtc: Nvrtc,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Bench {
+    fn new(limit: Duration) -> Self {
+        let alone = GPU.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let limits = Limits { device: Duration::from_secs(60), verify: limit, measure: limit };
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_nvkv-tune"));
+        let mut worker = GpuWorker::of_binary(binary, 0, limits);
+        let environment = worker.environment().expect("these tests need a GPU");
+        let (major, minor) = environment.capability;
+        let target = Target::of_capability(major, minor).expect("a GPU of a known target");
+        Self { worker, target, nvrtc: Nvrtc::load().expect("these tests need NVRTC"), _alone: alone }
+    }
+
+    fn kernel(&self, problem: &Problem, variant: &Variant, source: &str) -> CandidateKernel {
+        let id = KernelId::new(problem, variant);
+        let binary = gpu::compile(&self.nvrtc, source, self.target.name(), &id.symbol())
+            .unwrap_or_else(|error| panic!("{id}: {error}"));
+        CandidateKernel { id, variant: *variant, split: SplitPolicy::Even { splits: 1 }, cubin: binary.cubin }
+    }
+
+    fn rendered(&self, problem: &Problem, variant: &Variant) -> CandidateKernel {
+        let source = render(problem, variant, self.target).expect("templates render");
+        self.kernel(problem, variant, &source.text)
+    }
+}
+
+fn all_problems() -> Vec<Problem> {
+    problems(Preset::Full, Operation::ALL)
+}
+
+fn first_decode() -> Problem {
+    problems(Preset::Quick, &[Operation::Decode])[0]
+}
+
+#[test]
+fn the_default_variant_of_every_problem_is_right_over_the_whole_matrix() {
+    let mut bench = Bench::new(Duration::from_secs(300));
+    let mut wrong = Vec::new();
+    for problem in all_problems() {
+        let variant = default_variant(&problem, bench.target);
+        let kernel = bench.rendered(&problem, &variant);
+        let id = kernel.id.clone();
+        match bench.worker.verify(&VerifyRequest { problem, kernel, depth: Depth::Full }) {
+            Ok(report) => eprintln!("{id}: {} cases, error {:.1e}", report.cases, report.max_error),
+            Err(outcome) => wrong.push(format!("{id}: {outcome:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_feasible_variant_of_the_quick_problems_is_right() {
+    let mut bench = Bench::new(Duration::from_secs(300));
+    let mut wrong = Vec::new();
+    for problem in problems(Preset::Quick, Operation::ALL) {
+        for variant in variants(&problem, Preset::Standard) {
+            if feasible(&problem, &variant, bench.target).is_err() {
+                continue;
+            }
+            let kernel = bench.rendered(&problem, &variant);
+            let id = kernel.id.clone();
+            if let Err(outcome) = bench.worker.verify(&VerifyRequest { problem, kernel, depth: Depth::Quick }) {
+                wrong.push(format!("{id}: {outcome:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn times_are_plausible_beside_the_read_ceiling() {
+    let mut bench = Bench::new(Duration::from_secs(300));
+    let ceiling = bench.worker.read_ceiling().unwrap();
+    assert!(ceiling > 50.0, "{ceiling} GB/s");
+    for problem in problems(Preset::Quick, Operation::ALL) {
+        let variant = default_variant(&problem, bench.target);
+        let kernel = bench.rendered(&problem, &variant);
+        for shape in shapes(&problem, Preset::Quick) {
+            let split = default_split(&problem, &variant, &shape, bench.target);
+            let candidates = vec![CandidateKernel { split, ..kernel.clone() }; 2];
+            let request = MeasureRequest { problem, shape, candidates, samples: 5 };
+            let report = bench.worker.measure(&request).unwrap();
+            for samples in report.candidates {
+                let mut samples = samples.unwrap();
+                assert_eq!(samples.len(), 5);
+                samples.sort_by(f64::total_cmp);
+                let rate = shape.bytes(&problem) as f64 / samples[2] / 1e3;
+                assert!(rate > 0.0 && rate < 1.1 * report.read_ceiling_gbps, "{rate} GB/s at {}", shape.key());
+            }
+        }
+    }
+}
+
+/// A decode kernel that is no attention at all: `body` sees its parameters as `p`.
+fn impostor(bench: &Bench, body: &str) -> VerifyRequest {
+    let problem = first_decode();
+    let variant = default_variant(&problem, bench.target);
+    let fields: String = DecodeParams::FIELDS.iter().map(|f| format!("{} {}; ", f.cuda_type, f.name)).collect();
+    let symbol = KernelId::new(&problem, &variant).symbol();
+    let source =
+        format!("struct Params {{ {fields} }};\nextern \"C\" __global__ void {symbol}(const Params p) {{ {body} }}");
+    VerifyRequest { problem, kernel: bench.kernel(&problem, &variant, &source), depth: Depth::Quick }
+}
+
+#[test]
+fn a_kernel_that_does_nothing_or_writes_outside_is_wrong() {
+    let mut bench = Bench::new(Duration::from_secs(120));
+    for (body, words) in
+        [("", "NaN"), ("((unsigned short*)p.out)[-1] = 0;", "before out"), ("p.lse[-1] = 0;", "before lse")]
+    {
+        let request = impostor(&bench, &format!("if (p.lse) {{ {body} }}"));
+        let outcome = bench.worker.verify(&request).unwrap_err();
+        assert!(matches!(&outcome, Outcome::Wrong { detail, .. } if detail.contains(words)), "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_illegal_address_and_a_hang_cost_one_trial_and_not_the_worker() {
+    let mut bench = Bench::new(Duration::from_secs(20));
+    let crash = impostor(&bench, "*(volatile int*)16 = 1;");
+    let outcome = bench.worker.verify(&crash).unwrap_err();
+    assert!(matches!(&outcome, Outcome::Crashed { detail, .. } if detail.contains("ILLEGAL")), "{outcome:?}");
+    bench.worker.environment().expect("a fresh worker after a crash");
+    let hang = impostor(&bench, "while (*(volatile unsigned int*)p.status != 12345u) {}");
+    let outcome = bench.worker.verify(&hang).unwrap_err();
+    assert!(matches!(&outcome, Outcome::Timeout { .. }), "{outcome:?}");
+    bench.worker.environment().expect("a fresh worker after a hang");
+}
+
+#[test]
+fn a_launch_that_the_driver_refuses_is_named() {
+    let mut bench = Bench::new(Duration::from_secs(60));
+    let problem = first_decode();
+    let variant = default_variant(&problem, bench.target);
+    let mut kernel = bench.rendered(&problem, &variant);
+    kernel.cubin.truncate(100);
+    let outcome = bench.worker.verify(&VerifyRequest { problem, kernel, depth: Depth::Quick }).unwrap_err();
+    assert!(matches!(&outcome, Outcome::LaunchFailed { error } if error.contains("cuModuleLoadData")), "{outcome:?}");
+    bench.worker.environment().expect("the worker lives on");
+}
