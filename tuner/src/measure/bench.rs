@@ -57,23 +57,23 @@ impl Bench {
         let graph = match self {
             Self::Decode(bench) => {
                 let params = bench.params(&launch, workspace.address());
-                bench.check(|| run(device, &kernel, geometry, &params))?;
+                self.check(|| run(device, &kernel, geometry, &params))?;
                 capture(device, &kernel, geometry, &params)?
             }
             Self::Append(bench) => {
                 let params = bench.params();
-                bench.check(|| run(device, &kernel, geometry, &params))?;
+                self.check(|| run(device, &kernel, geometry, &params))?;
                 capture(device, &kernel, geometry, &params)?
             }
         };
         Ok(Prepared { graph, _kernel: kernel, _workspace: workspace })
     }
 
-    /// Whether the last launch, whichever it was, left a complete result.
-    pub(super) fn check_complete(&self) -> Result<(), Failure> {
+    /// Runs `launch` on a poisoned output, waits, and checks what it gave.
+    pub(super) fn check(&self, launch: impl FnOnce() -> Result<(), CudaError>) -> Result<(), Failure> {
         match self {
-            Self::Decode(bench) => bench.check_complete(),
-            Self::Append(_) => Ok(()),
+            Self::Decode(bench) => bench.check(launch),
+            Self::Append(bench) => bench.check(launch),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Measurer {
         for candidate in candidates {
             prepared.push(match bench.prepare(&self.device, problem, shape, candidate) {
                 Err(Failure::Cuda(error)) if error.sticky => {
-                    return Err(Failure::Cuda(error).in_case(candidate.id.as_str()));
+                    return Err(Failure::Cuda(error).at(candidate.id.as_str()));
                 }
                 other => other.map_err(|failure| failure.outcome(Stage::Measure)),
             });
@@ -69,14 +69,28 @@ impl Measurer {
         let before = state();
         let mut sampled = self.sample(&ready, *samples)?.into_iter();
         let after = state();
-        bench.check_complete()?;
+        let mut results = Vec::new();
+        for kernel in &prepared {
+            results.push(match kernel {
+                Ok(kernel) => {
+                    let samples = sampled.next().unwrap_or_default();
+                    self.still_right(&bench, kernel)?.map(|()| samples)
+                }
+                Err(outcome) => Err(outcome.clone()),
+            });
+        }
+        drop(prepared);
         self.bench = Some((*problem, *shape, bench));
-        let timed = |p: &Result<Prepared, Outcome>| match p {
-            Ok(_) => Ok(sampled.next().unwrap_or_default()),
-            Err(outcome) => Err(outcome.clone()),
-        };
-        let candidates = prepared.iter().map(timed).collect();
-        Ok(MeasureReport { candidates, read_ceiling_gbps: self.probe.ceiling_again()?, before, after })
+        Ok(MeasureReport { candidates: results, read_ceiling_gbps: self.probe.ceiling_again()?, before, after })
+    }
+
+    /// One more replay must give what the first launch gave: a kernel that does not leave its
+    /// workspace as it found it is wrong, however fast.
+    fn still_right(&self, bench: &Bench, kernel: &Prepared) -> Result<Result<(), Outcome>, CudaError> {
+        match bench.check(|| kernel.graph.replay().and_then(|()| self.device.synchronize())) {
+            Err(Failure::Cuda(error)) if error.sticky => Err(error),
+            other => Ok(other.map_err(|failure| failure.at("after timing").outcome(Stage::Measure))),
+        }
     }
 
     fn warm_up(&self, kernels: &[&Prepared]) -> Result<(), CudaError> {

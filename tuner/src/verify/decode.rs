@@ -6,7 +6,7 @@ use super::{Failure, Guarded, compare};
 use crate::gpu::{Buffer, CudaError, Device, DeviceCache, Geometry, Kernel};
 use nvkv_generator::Launch;
 use nvkv_spec::abi::DecodeParams;
-use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape, SplitPolicy, Variant};
+use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape, Variant};
 use std::rc::Rc;
 
 /// The status word's value before a launch: it is added to, not set.
@@ -30,14 +30,10 @@ pub(super) fn run(
             kv_heads: data.case.kv_heads,
         };
         let launch = Launch::new(problem, variant, &shape, split);
-        let error = run_split(device, kernel, &inputs, &launch).map_err(|f| f.in_case(&split_name(split)))?;
+        let error = run_split(device, kernel, &inputs, &launch).map_err(|f| f.at(&format!("split {split}")))?;
         largest = largest.max(error);
     }
     Ok(largest)
-}
-
-fn split_name(split: SplitPolicy) -> String {
-    format!("split {split}")
 }
 
 /// What all launches of a case read.

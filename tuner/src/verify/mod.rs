@@ -40,14 +40,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same failure, with the case named before it.
-    pub(crate) fn in_case(self, case: &str) -> Self {
+    /// The same failure, with the place named before it.
+    pub(crate) fn at(self, place: &str) -> Self {
         match self {
-            Self::Wrong { error, detail } => Self::Wrong { error, detail: format!("case `{case}`: {detail}") },
-            Self::Cuda(mut error) => {
-                error.reason = format!("{} in case `{case}`", error.reason);
-                Self::Cuda(error)
-            }
+            Self::Wrong { error, detail } => Self::Wrong { error, detail: format!("{place}: {detail}") },
+            Self::Cuda(error) => Self::Cuda(CudaError { reason: format!("{} at {place}", error.reason), ..error }),
         }
     }
 
@@ -89,7 +86,7 @@ impl Verifier {
             (Problem::Decode(_), Variant::Decode(_), Prepared::Decode(cases)) => {
                 for data in cases {
                     let error = decode::run(&device, &kernel, problem, &candidate.variant, data)
-                        .map_err(|failure| failure.in_case(&data.case.name))?;
+                        .map_err(|failure| failure.at(&data.case.name))?;
                     report.max_error = report.max_error.max(error);
                     report.cases += data.case.splits.len() as u32;
                 }
@@ -97,7 +94,7 @@ impl Verifier {
             (Problem::Append(p), Variant::Append(_), Prepared::Append(cases)) => {
                 for data in cases {
                     append::run(&device, &kernel, p, &candidate.variant, data)
-                        .map_err(|failure| failure.in_case(&data.case.name))?;
+                        .map_err(|failure| failure.at(&data.case.name))?;
                     report.cases += 1;
                 }
             }
