@@ -87,10 +87,19 @@ pub fn main() -> ExitCode {
         Some(Command::Worker(worker)) => return work(worker),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", in_words(&error));
         let bad = error.is::<crate::pipeline::target::NoNativeTarget>();
         ExitCode::from(if bad { BAD_ARGUMENTS } else { NOTHING })
     })
+}
+
+/// The error and its causes, each said once: some errors already say their cause.
+fn in_words(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .skip(1)
+        .map(ToString::to_string)
+        .fold(error.to_string(), |text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
 }
 
 fn work(worker: Worker) -> ExitCode {

@@ -146,4 +146,10 @@ mod tests {
         let error = require_writable(&file.path().join("out")).unwrap_err().to_string();
         assert!(error.contains("--out"), "{error}");
     }
+
+    #[test]
+    fn a_folder_that_takes_no_files_is_refused() {
+        // Nobody, root included, can make files in /proc.
+        require_writable(Path::new("/proc")).unwrap_err();
+    }
 }
