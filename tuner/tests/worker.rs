@@ -3,7 +3,8 @@
 use nvkv_spec::{KernelId, Outcome, Target};
 use nvkv_tuner::worker::{CompileRequest, CompileWorker};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn worker() -> CompileWorker {
     CompileWorker::of_binary(PathBuf::from(env!("CARGO_BIN_EXE_nvkv-tune")), Duration::from_secs(60))
@@ -11,7 +12,7 @@ fn worker() -> CompileWorker {
 
 /// A request whose kernel has the symbol that its id wants; `body` is the kernel's.
 fn request(body: &str) -> CompileRequest {
-    let id: KernelId = serde_json::from_str("\"append-test--w1\"").unwrap();
+    let id: KernelId = serde_json::from_str("\"append-test--w1\"").expect("a name");
     let source = format!("extern \"C\" __global__ void {}(float* out) {{ {body} }}", id.symbol());
     CompileRequest { target: Target::Sm90a, id, source }
 }
@@ -41,4 +42,26 @@ fn a_binary_that_is_not_there_is_named() {
     let mut worker = CompileWorker::of_binary("/nowhere/nvkv-tune".into(), Duration::from_secs(1));
     let Err(Outcome::Crashed { detail, .. }) = worker.compile(&request("")) else { panic!("compiled") };
     assert!(detail.contains("/nowhere/nvkv-tune"), "{detail}");
+}
+
+/// However its parent ends, its end of the pipe closes.
+#[test]
+fn a_worker_ends_with_its_parent() {
+    for arguments in [&["compile"][..], &["gpu", "--device", "0"]] {
+        let mut worker = Command::new(env!("CARGO_BIN_EXE_nvkv-tune"))
+            .arg("worker")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(worker.try_wait().unwrap().is_none(), "{arguments:?} ended by itself");
+        drop(worker.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while worker.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "{arguments:?} outlives its parent");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

@@ -84,7 +84,7 @@ impl Nvrtc {
     /// Finds and loads NVRTC 13.
     pub fn load() -> Result<Self, NvrtcError> {
         // SAFETY: NVRTC's initialisers are trusted; the handle is closed at once.
-        let loader_has_it = unsafe { Library::open(Some(NVRTC), RTLD_LAZY) }.is_ok();
+        let loader_has_it = || unsafe { Library::open(Some(NVRTC), RTLD_LAZY) }.is_ok();
         Self::load_from(find(&Surroundings::of_process(loader_has_it))?)
     }
 

@@ -32,14 +32,15 @@ pub enum NvrtcMissing {
 }
 
 /// What the search depends on, apart from the file system.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Surroundings {
     /// `$NVKV_NVRTC`: a file or a folder; where set, nothing else is tried.
     pub named: Option<PathBuf>,
     /// `$CUDA_HOME` and `$CUDA_PATH`.
     pub cuda_homes: Vec<PathBuf>,
-    /// Whether the loader finds the library by its bare name.
-    pub loader_has_it: bool,
+    /// Asks the loader whether it finds the library by its bare name. That loads it for a moment, so it is
+    /// asked only when the places before have nothing.
+    pub loader_has_it: fn() -> bool,
     /// Parent of the toolkits, `/usr/local`.
     pub toolkits: PathBuf,
     /// Prefixes of Python installations: `$VIRTUAL_ENV`, parents of the `bin` folders on `$PATH`, `~/.local`.
@@ -49,8 +50,8 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process. `loader_has_it` is asked of the loader.
-    pub fn of_process(loader_has_it: bool) -> Self {
+    /// Those of this process.
+    pub fn of_process(loader_has_it: fn() -> bool) -> Self {
         let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let mut python_prefixes: Vec<PathBuf> = path("VIRTUAL_ENV").into_iter().collect();
         let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -84,7 +85,7 @@ pub fn find(around: &Surroundings) -> Result<NvrtcPath, NvrtcMissing> {
     if let Some(found) = homes.into_iter().find_map(|folder| in_folder(&folder)) {
         return Ok(found);
     }
-    if around.loader_has_it {
+    if (around.loader_has_it)() {
         return Ok(NvrtcPath { nvrtc: NVRTC.into(), builtins: Vec::new() });
     }
     let toolkits = children(&around.toolkits, "cuda").into_iter().flat_map(|home| toolkit_folders(&home));
@@ -154,11 +155,12 @@ mod tests {
     /// Every usual place below one temporary folder.
     fn surroundings(root: &Path) -> Surroundings {
         Surroundings {
+            named: None,
+            loader_has_it: || false,
             cuda_homes: vec![root.join("home")],
             toolkits: root.join("local"),
             python_prefixes: vec![root.join("venv")],
             project_roots: vec![root.join("project/sub"), root.join("project")],
-            ..Surroundings::default()
         }
     }
 
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn the_loader_comes_after_cuda_home_and_before_toolkits() {
         let dir = tempfile::tempdir().unwrap();
-        let around = Surroundings { loader_has_it: true, ..surroundings(dir.path()) };
+        let around = Surroundings { loader_has_it: || true, ..surroundings(dir.path()) };
         install(&dir.path().join("local/cuda/lib64"));
         assert_eq!(find(&around).unwrap().nvrtc, Path::new(NVRTC));
         let file = install(&dir.path().join("home/lib"));

@@ -197,7 +197,7 @@ fn empty_cache(problem: &AppendProblem, case: &DecodeCase, pages: u64) -> HostCa
     let (page, dim) = (problem.page_size, problem.head_dim);
     let mut cache =
         HostCache::new(case.arrangement, problem.kv_format, problem.v_scale_order, pages, case.kv_heads, page, dim);
-    cache.bytes.fill(if case.kv_heads % 2 == 0 { 0xff } else { 0x7f });
+    cache.bytes.fill(if case.kv_heads.is_multiple_of(2) { 0xff } else { 0x7f });
     cache
 }
 
@@ -264,6 +264,7 @@ mod tests {
     use crate::verify::case::{append_cases, decode_cases};
     use crate::worker::Depth;
     use nvkv_spec::{Dtype, KvFormat, Numerics};
+    use std::sync::LazyLock;
 
     fn problem(append: AppendMode, kv_format: KvFormat, v_scale_order: VScaleOrder) -> DecodeProblem {
         DecodeProblem {
@@ -279,19 +280,20 @@ mod tests {
         }
     }
 
-    fn all(depth: Depth) -> Vec<(DecodeProblem, DecodeData)> {
+    /// The quick cases of a few problems: made once, they take seconds without optimisation.
+    static QUICK: LazyLock<Vec<(DecodeProblem, DecodeData)>> = LazyLock::new(|| {
         let problems = [
             problem(AppendMode::Separate, KvFormat::Nvfp4, VScaleOrder::Interleaved4),
             problem(AppendMode::Fused, KvFormat::Nvfp4, VScaleOrder::Linear),
             problem(AppendMode::Fused, KvFormat::Fp8E4m3, VScaleOrder::Linear),
         ];
-        let cases = |p: DecodeProblem| decode_cases(&p, depth).into_iter().map(move |c| (p, DecodeData::new(&p, &c)));
-        problems.into_iter().flat_map(cases).collect()
-    }
+        let cases = |p: &DecodeProblem| decode_cases(p, Depth::Quick).into_iter().map(|c| (*p, c)).collect::<Vec<_>>();
+        problems.iter().flat_map(cases).map(|(p, case)| (p, DecodeData::new(&p, &case))).collect()
+    });
 
     #[test]
     fn every_page_belongs_to_one_request_or_to_none_and_the_rest_is_no_page() {
-        for (problem, data) in all(Depth::Quick) {
+        for (problem, data) in QUICK.iter() {
             let mut seen = vec![false; data.cache.pages as usize];
             for (request, &len) in data.kv_len.iter().enumerate() {
                 let row = &data.block_table[request * data.block_table_stride..][..data.block_table_stride];
@@ -307,7 +309,7 @@ mod tests {
 
     #[test]
     fn visible_rows_are_finite_and_everything_else_is_nan() {
-        for (problem, data) in all(Depth::Quick) {
+        for (problem, data) in QUICK.iter() {
             let mut row = [0.0; 64];
             let mut visible = vec![false; (data.cache.pages * 16) as usize];
             for (request, &len) in data.kv_len.iter().enumerate() {
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn only_a_fused_kernel_changes_the_cache_and_only_its_own_rows() {
-        for (problem, data) in all(Depth::Quick) {
+        for (problem, data) in QUICK.iter() {
             let changed = data.cache.bytes.iter().zip(&data.cache_after.bytes).filter(|(a, b)| a != b).count();
             let requests = data.kv_len.iter().filter(|&&len| len > 0).count() as u32;
             let new_bytes = requests * 2 * data.cache.kv_heads * problem.kv_format.token_bytes(64);
@@ -366,7 +368,7 @@ mod tests {
     /// Otherwise the rounding of one large score would decide the comparison.
     #[test]
     fn huge_keys_win_by_far_or_lose_by_far() {
-        for (problem, data) in all(Depth::Quick) {
+        for (problem, data) in QUICK.iter() {
             if data.case.content != Content::HugeKey {
                 continue;
             }

@@ -66,11 +66,12 @@ pub fn hard_bits(rng: &mut StdRng, dtype: Dtype, count: usize) -> Vec<u16> {
 /// Data and block scales of one cached row of `head_dim` elements, without NaN: magnitudes about 1
 /// in each block, one block in 16 tiny, subnormal or zero.
 pub fn cached_row(rng: &mut StdRng, format: ElementFormat, head_dim: u32) -> (Vec<u8>, Vec<u8>) {
-    let data = (0..format.data_row_bytes(head_dim)).map(|_| match format {
-        ElementFormat::Nvfp4 => rng.random(),
-        ElementFormat::Fp8E4m3 => rng.random_range(0x20..0x48u8) | rng.random_range(0..2u8) << 7,
-    });
-    let data = data.collect();
+    let mut data = vec![0; format.data_row_bytes(head_dim) as usize];
+    rng.fill(&mut data[..]);
+    if format == ElementFormat::Fp8E4m3 {
+        // Either sign, exponents -3 to 0.
+        data.iter_mut().for_each(|byte| *byte = (*byte & 0x9f) + 0x20);
+    }
     let scales = (0..format.scale_row_bytes(head_dim)).map(|_| match rng.random_range(0..16) {
         0 => rng.random_range(0..0x18u8),
         _ => rng.random_range(0x20..0x40u8),
@@ -81,7 +82,7 @@ pub fn cached_row(rng: &mut StdRng, format: ElementFormat, head_dim: u32) -> (Ve
 /// Sign of element `d` of every huge key, and of the queries that meet them: the Thue-Morse sequence,
 /// which no permutation of lanes or blocks maps to itself by chance.
 pub fn huge_sign(d: usize) -> f32 {
-    if d.count_ones() % 2 == 0 { 1.0 } else { -1.0 }
+    if d.count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
 /// A row with every element of the largest magnitude, signs by [`huge_sign`].
