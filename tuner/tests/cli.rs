@@ -316,3 +316,24 @@ fn the_binary_alone_is_enough_elsewhere() {
         .code(0)
         .stdout(contains("decode-"));
 }
+
+#[cfg(feature = "gpu-tests")]
+#[test]
+fn with_a_gpu_kernels_are_verified_timed_and_not_tried_twice() {
+    let place = Place::new();
+    let tune = || {
+        let mut command = place.nvkv();
+        command.env_remove("CUDA_VISIBLE_DEVICES").args(["--arch", "native"]).args(&TINY[2..]).args(["--batch", "64"]);
+        command
+    };
+    tune().assert().code(0).stdout(contains("Timed on").and(contains("PREDICTED").not()));
+    let bundle = fs::read_dir(place.path("kernels-out")).unwrap().flatten().map(|entry| entry.path());
+    let manifest = bundle.map(|folder| folder.join("manifest.json")).find(|path| path.exists()).unwrap();
+    let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
+    assert_eq!(manifest["selections"][0]["trust"], "timed");
+    assert!(manifest["selections"][0]["share_of_read_ceiling"].as_f64().is_some_and(|share| share < 1.1));
+    let trials = place.trials();
+    tune().assert().code(0).stderr(contains("nothing to do"));
+    assert_eq!(place.trials(), trials);
+    place.nvkv().env_remove("CUDA_VISIBLE_DEVICES").arg("verify").assert().code(0).stderr(contains("cases"));
+}
