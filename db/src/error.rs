@@ -90,7 +90,10 @@ pub enum DbError {
         source: sqlx::migrate::MigrateError,
     },
     /// No space is left.
-    #[error("no space left for the database {}; free some and run the same command again: it goes on from there", .path.display())]
+    #[error(
+        "no space left for the database {}; free some and run the same command again: it goes on from there",
+        .path.display()
+    )]
     DiskFull {
         /// Where.
         path: PathBuf,

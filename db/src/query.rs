@@ -112,7 +112,8 @@ impl Db {
     fn recorded(&self, target: Target) -> Result<HashMap<Problem, Vec<String>>, DbError> {
         self.run(async |connection| {
             let rows: Vec<(Json<Problem>, String)> = sqlx::query_as(
-                "SELECT k.problem, count(*) || ' ' || t.outcome || ' on ' || coalesce(e.name || ' (driver ' || e.driver || ')', 'no GPU')
+                "SELECT k.problem, count(*) || ' ' || t.outcome || ' on '
+                            || coalesce(e.name || ' (driver ' || e.driver || ')', 'no GPU')
                  FROM trials AS t
                  JOIN kernel_records AS k ON k.kernel = t.kernel
                  JOIN runs AS r ON r.id = t.run
