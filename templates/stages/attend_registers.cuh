@@ -6,18 +6,33 @@ struct RegisterSource {
     __device__ __forceinline__ const VBlock& v(int b) const { return tile.v[b]; }
 };
 
-__device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, Lane lane, u32 table, u32 shared_q, u32, const Queries& q, State& state) {
-    constexpr int STEP = WARPS * TILE;
-    const Cache cache = cache_of_head(p, work.head);
-    int token = work.begin + threadIdx.x / 32 * TILE;
+// A warp's next tile, on its way into registers, and the page of the one after.
+struct Feed {
+    static constexpr int STEP = WARPS * TILE;
     RegisterSource next;
-    if (work.begin < work.end) load_tile(p, cache, lane, load_page(work, lane, token), token, next.tile);
-    int page = work.begin + STEP < work.end ? load_page(work, lane, token + STEP) : 0;
+    int page, token;                                    // of the next tile to load
+    int begin;                                          // of the block's step that the tile belongs to
+
+    __device__ __forceinline__ void load_next(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane) {
+        if (begin < work.end) load_tile(p, cache, lane, page, token, next.tile);
+        begin += STEP, token += STEP;
+        if (begin < work.end) page = load_page(work, lane, token);
+    }
+
+    __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32) {
+        begin = work.begin;
+        token = work.begin + threadIdx.x / 32 * TILE;
+        page = begin < work.end ? load_page(work, lane, token) : 0;
+        load_next(p, work, cache, lane);
+    }
+};
+
+__device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 table, u32 shared_q, const Queries& q, Feed& feed, State& state) {
+    int token = work.begin + threadIdx.x / 32 * TILE;
     // All warps make the same number of steps (wgmma is a joint act of four); tiles past the end are masked.
-    for (int begin = work.begin; begin < work.end; begin += STEP, token += STEP) {
-        RegisterSource now = next;
-        if (begin + STEP < work.end) load_tile(p, cache, lane, page, token + STEP, next.tile);
-        if (begin + 2 * STEP < work.end) page = load_page(work, lane, token + 2 * STEP);
+    for (int begin = work.begin; begin < work.end; begin += Feed::STEP, token += Feed::STEP) {
+        RegisterSource now = feed.next;
+        feed.load_next(p, work, cache, lane);
         attend_tile(work, lane, table, shared_q, q, now, token, state);
     }
 }

@@ -15,33 +15,47 @@ struct RingSource {
     }
 };
 
-__device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, Lane lane, u32 table, u32 shared_q, u32 rings, const Queries& q, State& state) {
-    constexpr int STEP = WARPS * TILE;
-    const Cache cache = cache_of_head(p, work.head);
-    const u32 ring = rings + threadIdx.x / 32 * STAGES * TILE_BYTES;
-    int token = work.begin + threadIdx.x / 32 * TILE;
-    int page = work.begin < work.end ? load_page(work, lane, token) : 0;
-    int ahead = 0;                                      // tokens from `token` to the next tile to copy
-    u32 write = ring, read = ring;
+// A warp's tiles on their way: STAGES - 1 of them in flight.
+struct Feed {
+    static constexpr int STEP = WARPS * TILE;
+    u32 ring, write;                                    // first stage; stage that the next tile goes to
+    int page, token;                                    // of the next tile to copy
+    int begin;                                          // of the block's step that the tile belongs to
+
+    __device__ __forceinline__ u32 following(u32 stage) const { return stage + TILE_BYTES == ring + STAGES * TILE_BYTES ? ring : stage + TILE_BYTES; }
+
     // One group a tile, an empty one past the end, so that the count of groups in flight stays the same.
-    auto copy_next = [&](int begin) {
+    __device__ __forceinline__ void copy_next(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane) {
         if (begin < work.end) {
-            copy_tile(p, cache, lane, page, token + ahead, write);
-            page = load_page(work, lane, token + ahead + STEP);
+            copy_tile(p, cache, lane, page, token, write);
+            page = load_page(work, lane, token + STEP);
         }
         copy_commit();
-        write = write + TILE_BYTES == ring + STAGES * TILE_BYTES ? ring : write + TILE_BYTES;
-    };
+        write = following(write);
+        begin += STEP, token += STEP;
+    }
+
+    __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 rings) {
+        write = ring = rings + threadIdx.x / 32 * STAGES * TILE_BYTES;
+        begin = work.begin;
+        token = work.begin + threadIdx.x / 32 * TILE;
+        page = begin < work.end ? load_page(work, lane, token) : 0;
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++, ahead += STEP) copy_next(work.begin + ahead);
+        for (int i = 0; i < STAGES - 1; i++) copy_next(p, work, cache, lane);
+    }
+};
+
+__device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 table, u32 shared_q, const Queries& q, Feed& feed, State& state) {
+    int token = work.begin + threadIdx.x / 32 * TILE;
+    u32 read = feed.ring;
     // All warps make the same number of steps (wgmma is a joint act of four); tiles past the end are masked.
-    for (int begin = work.begin; begin < work.end; begin += STEP, token += STEP) {
+    for (int begin = work.begin; begin < work.end; begin += Feed::STEP, token += Feed::STEP) {
         copy_wait<STAGES - 2>();
         __syncwarp();                                   // every lane's copies have landed, and the oldest stage is free
-        copy_next(begin + ahead);
+        feed.copy_next(p, work, cache, lane);
         RingSource source = {read, lane};
         attend_tile(work, lane, table, shared_q, q, source, token, state);
-        read = read + TILE_BYTES == ring + STAGES * TILE_BYTES ? ring : read + TILE_BYTES;
+        read = feed.following(read);
     }
     copy_wait<0>();
 }

@@ -59,6 +59,7 @@ __device__ __forceinline__ void finish(const DecodeParams& p, const Work& work, 
         // The merge is done with its room: the ticket lies there.
         if (!publish_split(p, work, lane, group, partials, (volatile u32*)shared, state)) return;
         clear(state);
+#pragma unroll 2
         for (int split = threadIdx.x / 32; split < work.splits; split += WARPS)
             merge_state(q, partials + (long long)split * STATE_FLOATS * 32 + lane.index, state);
         merge_warps(q, shared, lane, state);
