@@ -230,21 +230,25 @@ fn decode_variants(preset: Preset) -> Vec<Variant> {
     all
 }
 
-/// The split policies worth trying at `shape`: about one, two and three waves of blocks, and one part.
+/// The split policies worth trying at `shape`: as many parts as make one, two, … waves of blocks, rounded down so that
+/// no wave is started for a few.
 pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, preset: Preset) -> Vec<SplitPolicy> {
     let (Variant::Decode(v), Shape::Decode { context, .. }) = (variant, *shape) else {
         return vec![SplitPolicy::Even { splits: 1 }];
     };
+    let waves: &[u32] = match preset {
+        Preset::Quick => &[1, 2, 4],
+        Preset::Standard => &[1, 2, 3, 4],
+        Preset::Full => &[1, 2, 3, 4, 5, 6, 8],
+    };
     let most = context.div_ceil(v.warps * v.tile_tokens);
-    let wave = splits_a_wave(problem, v, shape, target);
-    let mut counts = vec![wave.floor(), (2.0 * wave).floor(), (3.0 * wave).floor()];
-    if preset == Preset::Full {
-        counts.extend([1.0, (4.0 * wave).floor(), (6.0 * wave).floor()]);
-    }
-    let mut counts: Vec<u32> = counts.into_iter().map(|n| (n as u32).clamp(1, most)).collect();
-    counts.sort_unstable();
+    let one = splits_a_wave(problem, v, shape, target);
+    let mut counts: Vec<u32> = waves.iter().map(|&n| ((f64::from(n) * one) as u32).clamp(1, most)).collect();
     counts.dedup();
-    counts.into_iter().map(|splits| SplitPolicy::Even { splits }).collect()
+    let even = counts.iter().map(|&splits| SplitPolicy::Even { splits });
+    // The same parts by tokens: equal at this shape, balanced in a ragged batch.
+    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: context.div_ceil(splits) });
+    if preset == Preset::Full { even.chain(chunks).collect() } else { even.collect() }
 }
 
 /// Splits a request that fill the target's SMs once.

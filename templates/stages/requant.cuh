@@ -25,11 +25,27 @@ __device__ __forceinline__ NewRow load_new_row(const void* from) {
     return row;
 }
 
-// E2M1 code of x, nearest even, saturating at 6, the sign kept on zero. Magnitude indices 0..7 stand for
+// RN(x / d) for many x and one d: the reciprocal once, then one Newton step on the quotient, which is correctly rounded
+// while nothing overflows or underflows (Markstein, IBM J. Res. Dev. 34, 1990). A power of two keeps d away from both
+// ends; quotients that are then still out of range are far from every rounding boundary of E2M1.
+struct Divisor {
+    float factor, d, reciprocal;
+
+    __device__ __forceinline__ explicit Divisor(float divisor)
+        : factor(divisor < 0x1p-60f ? 0x1p64f : divisor > 0x1p60f ? 0x1p-64f : 1.0f), d(divisor * factor), reciprocal(__frcp_rn(d)) {}
+
+    // |x| / d, cut off somewhere above 6.
+    __device__ __forceinline__ float magnitude(float x) const {
+        const float a = fabsf(x) * factor, quotient = fminf(a * reciprocal, 8.0f);
+        return fmaf(fmaf(-quotient, d, a), reciprocal, quotient);
+    }
+};
+
+// E2M1 code of x / d, nearest even, saturating at 6, the sign kept on zero. Magnitude indices 0..7 stand for
 // 0, .5, 1, 1.5, 2, 3, 4, 6: steps of .5 below 2, of 1 below 4, of 2 above. Adding 1.5 * 2^23 rounds to an integer.
-__device__ __forceinline__ u32 e2m1_code(float x) {
+__device__ __forceinline__ u32 e2m1_code(float x, const Divisor& divisor) {
     constexpr float ROUND = 12582912.0f;
-    const float a = fminf(fabsf(x), 6.0f);
+    const float a = fminf(divisor.magnitude(x), 6.0f);
     const float per_step = a < 2.0f ? 2.0f : a < 4.0f ? 1.0f : 0.5f;
     const u32 offset = a < 2.0f ? 0 : a < 4.0f ? 2 : 4;
     const u32 index = (__float_as_uint(fmaf(a, per_step, ROUND)) & 0xF) + offset;
@@ -47,11 +63,11 @@ __device__ __forceinline__ Nvfp4Block quantise_nvfp4(const NewRow& row, float g)
     for (int i = 0; i < 16; i++) largest = fmaxf(largest, fabsf(row.x[i]));
     Nvfp4Block out = { {0, 0}, f32x2_to_e4m3x2(__fdiv_rn(largest, __fmul_rn(6.0f, g)), 0.0f) & 0xFF};
     if (out.scale == 0) return out;
-    const float step = __fmul_rn(e4m3_to_f32(out.scale), g);
+    const Divisor step(__fmul_rn(e4m3_to_f32(out.scale), g));
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        out.codes.x |= e2m1_code(__fdiv_rn(row.x[i], step)) << (4 * i);
-        out.codes.y |= e2m1_code(__fdiv_rn(row.x[i + 8], step)) << (4 * i);
+        out.codes.x |= e2m1_code(row.x[i], step) << (4 * i);
+        out.codes.y |= e2m1_code(row.x[i + 8], step) << (4 * i);
     }
     return out;
 }
