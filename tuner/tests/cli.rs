@@ -2,6 +2,8 @@
 //!
 //! The tunes here need NVRTC, found as always (`make toolchain` puts it where it is found).
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something unexpected is")]
+
 use assert_cmd::Command;
 use nvkv_db::{Db, RunId};
 use predicates::prelude::*;
