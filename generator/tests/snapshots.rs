@@ -1,6 +1,8 @@
 //! Rendered sources, as a person reads them. A change of a template shows here line by line: read it, then accept it
 //! with `cargo insta review` (or `INSTA_UPDATE=always cargo test`).
 
+#![allow(clippy::unwrap_used, reason = "a test may stop where its set-up is broken")]
+
 use nvkv_generator::{Preset, default_variant, feasible, problems, render, variants};
 use nvkv_spec::{Dequant, Operation, Problem, Staging, Target, Variant};
 

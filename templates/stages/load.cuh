@@ -32,12 +32,13 @@ __device__ __forceinline__ Place locate(int page, int token, int i) {
     return {PAGES_A_TILE == 1 ? page : __shfl_sync(0xFFFFFFFF, page, i / PAGE), in_page};
 }
 
-// Byte offset of 16-byte chunk `chunk` of row `row` in a stage: swizzled in lines of 128 bytes so that neither the
-// K reads (rows r, r + 4 of one instruction) nor the V reads (rows r..r + 3) meet in a bank.
+// Byte offset of byte `byte` of row `row` in a stage: swizzled in lines of 128 bytes so that neither the K reads (rows
+// r, r + 4 of one instruction) nor the V reads (rows r..r + 3) meet in a bank. Only the row's low three bits matter, so
+// eight rows further is a plain 8 * ROW_BYTES: `extra` rows, a multiple of eight known at compile time, cost nothing.
 template <int ROW_BYTES>
-__device__ __forceinline__ int swizzled(int row, int byte) {
-    const int half = (row >> 2 & 1) << 6;
-    if constexpr (ROW_BYTES == 32) return (row * 32 + byte) ^ half;
-    if constexpr (ROW_BYTES == 64) return (row * 64 + byte) ^ half ^ (row >> 1 & 1) << 5;
-    return (row * ROW_BYTES + byte) ^ half ^ (row & 3) << 5;
+__device__ __forceinline__ int swizzled(int row, int byte, int extra = 0) {
+    const int half = (row >> 2 & 1) << 6, line = extra * ROW_BYTES;
+    if constexpr (ROW_BYTES == 32) return ((row * 32 + byte) ^ half) + line;
+    if constexpr (ROW_BYTES == 64) return ((row * 64 + byte) ^ half ^ (row >> 1 & 1) << 5) + line;
+    return ((row * ROW_BYTES + byte) ^ half ^ (row & 3) << 5) + line;
 }

@@ -7,9 +7,10 @@ __device__ __forceinline__ void copy_rows(u32 to, const u8* from, long long page
     constexpr int CHUNKS = ROW_BYTES / 16;
 #pragma unroll
     for (int i = 0; i < TILE * CHUNKS / 32; i++) {
-        const int id = i * 32 + lane.index, row = id / CHUNKS, byte = id % CHUNKS * 16;
-        const Place at = locate(page, token, row);
-        copy_async<16>(to + swizzled<ROW_BYTES>(row, byte), from + at.page * page_stride + at.token * token_stride + byte);
+        constexpr int ROWS_A_STEP = 32 / CHUNKS;
+        const int row = lane.index / CHUNKS + i * ROWS_A_STEP % 8, extra = i * ROWS_A_STEP / 8 * 8, byte = lane.index % CHUNKS * 16;
+        const Place at = locate(page, token, row + extra);
+        copy_async<16>(to + swizzled<ROW_BYTES>(row, byte, extra), from + at.page * page_stride + at.token * token_stride + byte);
     }
 }
 
@@ -38,10 +39,10 @@ __device__ __forceinline__ void copy_tile(const DecodeParams& p, const Cache& ca
 __device__ __forceinline__ void read_k(u32 stage, Lane lane, int block, KBlock& k) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = 16 * block + k_token(lane, h);
+        const int first = k_token(lane, 0), extra = 16 * block + 8 * h, row = first + extra;
 #pragma unroll
         for (int c = 0; c < K_CHUNKS; c++) {
-            load_shared<K_CHUNK_WORDS>(k.words[h] + c * K_CHUNK_WORDS, stage + swizzled<K_ROW>(row, (4 * c + lane.t) * K_CHUNK));
+            load_shared<K_CHUNK_WORDS>(k.words[h] + c * K_CHUNK_WORDS, stage + swizzled<K_ROW>(first, (4 * c + lane.t) * K_CHUNK, extra));
             if constexpr (K_SCALES > 0)
                 k.scales[h][c] = load_shared_narrow<K_CHUNK_SCALES>(stage + K_SCALE_OFFSET + row * K_SCALES + (4 * c + lane.t) * K_CHUNK_SCALES);
         }
@@ -51,16 +52,16 @@ __device__ __forceinline__ void read_k(u32 stage, Lane lane, int block, KBlock& 
 __device__ __forceinline__ void read_v(u32 stage, Lane lane, int block, VBlock& v) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int row = 16 * block + v_token(lane, i);
+        const int first = v_token(lane, i % 2), extra = 16 * block + 8 * (i / 2), row = first + extra;
 #pragma unroll
         for (int c = 0; c < V_CHUNKS; c++)
-            load_shared<V_CHUNK_WORDS>(v.words[i] + c * V_CHUNK_WORDS, stage + V_OFFSET + swizzled<V_ROW>(row, (8 * c + lane.g) * V_CHUNK));
+            load_shared<V_CHUNK_WORDS>(v.words[i] + c * V_CHUNK_WORDS, stage + V_OFFSET + swizzled<V_ROW>(first, (8 * c + lane.g) * V_CHUNK, extra));
         if constexpr (V_SCALES > 0) {
             const u32 scales = stage + V_SCALE_OFFSET;
-            const int first = v_element(lane.g, 0) / 16;
-            v.scales[i] = load_shared_narrow<1>(scales + (u32)v_scale_offset(row, first, V_SCALES));
+            const int s = v_element(lane.g, 0) / 16;
+            v.scales[i] = load_shared_narrow<1>(scales + (u32)v_scale_offset(row, s, V_SCALES));
             if constexpr (V_SLICE > 16)
-                v.scales[i] |= load_shared_narrow<1>(scales + (u32)v_scale_offset(row, first + 1, V_SCALES)) << 8;
+                v.scales[i] |= load_shared_narrow<1>(scales + (u32)v_scale_offset(row, s + 1, V_SCALES)) << 8;
         }
     }
 }

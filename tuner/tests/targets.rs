@@ -1,32 +1,33 @@
 //! Every path of every operation compiles for every target, without a GPU.
 
 use nvkv_generator::{Preset, feasible, problems, render, variants};
-use nvkv_spec::{DecodeProblem, KernelId, Operation, Problem, Target, Variant};
+use nvkv_spec::{DecodeProblem, KernelId, KvFormat, Operands, Operation, Problem, Target, Variant};
 use nvkv_tuner::gpu::{self, Nvrtc};
 use rayon::prelude::*;
 use std::collections::HashSet;
 
-/// The quick problems at eight query rows, and at sixteen, where straight operands make sense.
-fn cases() -> Vec<Problem> {
+/// The quick problems: eight query rows, operands swapped. And one of sixteen for each numerics class: straight.
+fn cases() -> Vec<(Problem, Operands)> {
     let quick = problems(Preset::Quick, Operation::ALL);
-    let wide = quick.iter().filter_map(|problem| match problem {
-        Problem::Decode(p) => Some(Problem::Decode(DecodeProblem { group: 16, ..*p })),
-        Problem::Append(_) => None,
+    let wide = problems(Preset::Quick, &[Operation::Decode]).into_iter().filter_map(|problem| match problem {
+        Problem::Decode(p) if p.kv_format == KvFormat::Nvfp4 => Some(Problem::Decode(DecodeProblem { group: 16, ..p })),
+        _ => None,
     });
-    quick.iter().copied().chain(wide.collect::<Vec<_>>()).collect()
+    quick.into_iter().map(|p| (p, Operands::Swapped)).chain(wide.map(|p| (p, Operands::Straight))).collect()
 }
 
 /// What makes a variant another program rather than another size.
 fn family(problem: &Problem, variant: &Variant) -> String {
     match variant {
-        Variant::Decode(v) => format!("{} {} {} {}", problem.key(), v.k_path, v.v_path, v.operands),
+        Variant::Decode(v) => format!("{} {} {}", problem.key(), v.k_path, v.v_path),
         Variant::Append(_) => problem.key(),
     }
 }
 
 /// The smallest feasible variant of each family: small tiles compile fast.
-fn smallest(problem: &Problem, target: Target) -> Vec<Variant> {
+fn smallest(problem: &Problem, operands: Operands, target: Target) -> Vec<Variant> {
     let mut all: Vec<_> = variants(problem, Preset::Standard);
+    all.retain(|v| !matches!(v, Variant::Decode(v) if v.operands != operands));
     all.retain(|v| feasible(problem, v, target).is_ok());
     all.sort_by_key(|v| match v {
         Variant::Decode(v) => (v.tile_tokens, v.query_tile, v.warps),
@@ -42,8 +43,8 @@ fn every_path_compiles_for_every_target() {
     let nvrtc = Nvrtc::load().expect("NVRTC: `make toolchain` fetches it");
     let mut jobs = Vec::new();
     for &target in Target::ALL {
-        for problem in cases() {
-            jobs.extend(smallest(&problem, target).into_iter().map(|variant| (target, problem, variant)));
+        for (problem, operands) in cases() {
+            jobs.extend(smallest(&problem, operands, target).into_iter().map(|variant| (target, problem, variant)));
         }
     }
     let failures: Vec<String> = jobs
