@@ -1,0 +1,115 @@
+//! Floating-point arithmetic, rounded to nearest even. NaN results are the canonical NaN.
+//!
+//! Instructions with `.approx` are computed in f64 and rounded once. NVIDIA documents for them a maximum relative
+//! error of 2^-22 (`ex2`), an absolute one of 2^-22 around 1 (`lg2`), 1 ulp (`rcp`, `div`) and 2^-22.9 (`rsqrt`):
+//! a GPU's result may differ by that much. `add`, `sub` and `mul` without `.rn` may be fused by `ptxas`; here
+//! they are rounded one by one.
+
+use super::context::{Context, Decoded};
+use super::lanewise::{map1, map2, map3};
+use half::{bf16, f16};
+
+/// NaN as the GPU makes it.
+pub(crate) const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
+/// The same in f16 and bf16.
+const NAN_16: u16 = 0x7FFF;
+
+pub(super) fn decode(context: &mut Context) -> Decoded {
+    let form = context.form.clone();
+    match form.as_slice() {
+        ["add", "f32"] | ["add", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a + b)),
+        ["sub", "f32"] | ["sub", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a - b)),
+        ["mul", "f32"] | ["mul", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a * b)),
+        ["fma", "rn", "f32"] => map3(context, |a: f32, b: f32, c: f32| canonical(a.mul_add(b, c))),
+        ["div", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a / b)),
+        ["rcp", "rn", "f32"] => map1(context, |a: f32| canonical(1.0 / a)),
+        ["sqrt", "rn", "f32"] => map1(context, |a: f32| canonical(a.sqrt())),
+        ["min", "f32"] => map2(context, minimum),
+        ["max", "f32"] => map2(context, maximum),
+        ["abs", "f32"] => map1(context, f32::abs),
+        ["neg", "f32"] => map1(context, |a: f32| -a),
+        _ => decode_approximate(context, &form),
+    }
+}
+
+fn decode_approximate(context: &mut Context, form: &[&str]) -> Decoded {
+    match form {
+        ["ex2", "approx", "f32"] => map1(context, |a: f32| canonical(f64::from(a).exp2() as f32)),
+        ["ex2", "approx", "ftz", "f32"] => map1(context, |a: f32| flushed1(a, |a| f64::from(a).exp2() as f32)),
+        ["lg2", "approx", "f32"] => map1(context, |a: f32| canonical(f64::from(a).log2() as f32)),
+        ["lg2", "approx", "ftz", "f32"] => map1(context, |a: f32| flushed1(a, |a| f64::from(a).log2() as f32)),
+        ["rcp", "approx", "ftz", "f32"] => map1(context, |a: f32| flushed1(a, |a| 1.0 / a)),
+        ["rsqrt", "approx", "ftz", "f32"] => {
+            map1(context, |a: f32| flushed1(a, |a| (1.0 / f64::from(a).sqrt()) as f32))
+        }
+        _ => decode_packed(context, form),
+    }
+}
+
+/// Two 16-bit floats a register. A product or a sum of two 16-bit floats is rounded right from f32.
+fn decode_packed(context: &mut Context, form: &[&str]) -> Decoded {
+    match form {
+        ["add", "f16x2"] | ["add", "rn", "f16x2"] => map2(context, |a: u32, b: u32| halves(a, b, |x, y| x + y)),
+        ["sub", "f16x2"] | ["sub", "rn", "f16x2"] => map2(context, |a: u32, b: u32| halves(a, b, |x, y| x - y)),
+        ["mul", "f16x2"] | ["mul", "rn", "f16x2"] => map2(context, |a: u32, b: u32| halves(a, b, |x, y| x * y)),
+        _ => Ok(None),
+    }
+}
+
+fn halves(a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
+    let half = |shift: u32| u32::from(f16_bits(f(f16_value((a >> shift) as u16), f16_value((b >> shift) as u16))));
+    half(0) | half(16) << 16
+}
+
+#[inline(always)]
+pub(super) fn canonical(value: f32) -> f32 {
+    if value.is_nan() { NAN } else { value }
+}
+
+/// Subnormal inputs and results become zeros of their sign.
+fn flushed1(a: f32, f: impl Fn(f32) -> f32) -> f32 {
+    let flush = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
+    canonical(flush(f(flush(a))))
+}
+
+/// Of a number and NaN the number; of two zeros the negative one.
+fn minimum(a: f32, b: f32) -> f32 {
+    if a.is_nan() {
+        canonical(b)
+    } else if b.is_nan() || a < b {
+        a
+    } else if b < a {
+        b
+    } else {
+        f32::from_bits(a.to_bits() | b.to_bits())
+    }
+}
+
+/// Of a number and NaN the number; of two zeros the positive one.
+fn maximum(a: f32, b: f32) -> f32 {
+    if a.is_nan() {
+        canonical(b)
+    } else if b.is_nan() || a > b {
+        a
+    } else if b > a {
+        b
+    } else {
+        f32::from_bits(a.to_bits() & b.to_bits())
+    }
+}
+
+pub(super) fn f16_value(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+pub(super) fn bf16_value(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+pub(super) fn f16_bits(value: f32) -> u16 {
+    if value.is_nan() { NAN_16 } else { f16::from_f32(value).to_bits() }
+}
+
+pub(super) fn bf16_bits(value: f32) -> u16 {
+    if value.is_nan() { NAN_16 } else { bf16::from_f32(value).to_bits() }
+}

@@ -1,0 +1,62 @@
+//! E4M3 and E2M1: decoding, and encoding to nearest even with saturation.
+
+/// A format with a sign, an exponent and `mantissa` bits, without infinities.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Minifloat {
+    mantissa: u32,
+    bias: i32,
+    /// Code of the largest finite magnitude.
+    largest: u8,
+    /// Code of NaN; E2M1 has none, and saturates instead.
+    nan: u8,
+    /// Position of the sign bit.
+    sign: u32,
+}
+
+/// 4 exponent bits, 3 mantissa bits; up to 448; 0x7f is NaN.
+pub(crate) const E4M3: Minifloat = Minifloat { mantissa: 3, bias: 7, largest: 0x7E, nan: 0x7F, sign: 7 };
+/// 2 exponent bits, 1 mantissa bit; up to 6.
+pub(crate) const E2M1: Minifloat = Minifloat { mantissa: 1, bias: 1, largest: 7, nan: 7, sign: 3 };
+
+impl Minifloat {
+    /// Magnitude as an integer significand and the exponent of its leading position, 1 for a normal number:
+    /// the value is `significand * 2^(exponent - mantissa bits)`. None for NaN.
+    pub fn parts(&self, magnitude: u8) -> Option<(u32, i32)> {
+        if magnitude > self.largest {
+            return None;
+        }
+        let fraction = u32::from(magnitude) & ((1 << self.mantissa) - 1);
+        Some(match i32::from(magnitude >> self.mantissa) {
+            0 => (fraction, 1 - self.bias),
+            exponent => (fraction | 1 << self.mantissa, exponent - self.bias),
+        })
+    }
+
+    /// Code to value: exact.
+    pub fn decode(&self, code: u8) -> f32 {
+        let negative = code >> self.sign & 1 == 1;
+        let Some((significand, exponent)) = self.parts(code & ((1 << self.sign) - 1)) else { return f32::NAN };
+        let magnitude = significand as f32 * 2f32.powi(exponent - self.mantissa as i32);
+        if negative { -magnitude } else { magnitude }
+    }
+
+    /// Value to the nearest code, ties to even; what is too large, infinities too, becomes the largest.
+    pub fn encode(&self, value: f32) -> u8 {
+        if value.is_nan() {
+            return self.nan;
+        }
+        let sign = u8::from(value.is_sign_negative()) << self.sign;
+        let magnitude = value.abs();
+        let smallest_normal = 2f32.powi(1 - self.bias);
+        let code = if magnitude < smallest_normal {
+            // Codes below the first normal number are multiples of one step; rounding up may reach it.
+            (magnitude / smallest_normal * (1 << self.mantissa) as f32).round_ties_even() as u32
+        } else {
+            let cut = 23 - self.mantissa;
+            let bits = magnitude.to_bits();
+            let rounded = (bits + (1 << (cut - 1)) - 1 + (bits >> cut & 1)) >> cut;
+            rounded - (((127 - self.bias) as u32) << self.mantissa)
+        };
+        sign | code.min(u32::from(self.largest)) as u8
+    }
+}

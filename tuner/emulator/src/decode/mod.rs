@@ -1,0 +1,198 @@
+//! Statements to a program: each instruction becomes an operation on numbered registers, or an error that names it.
+
+mod context;
+mod control;
+mod convert;
+mod float;
+mod integer;
+mod lanewise;
+mod memory;
+mod minifloat;
+mod movement;
+mod names;
+mod target;
+mod tensor;
+
+pub(crate) use float::NAN;
+pub(crate) use names::{Register, RegisterPlan};
+pub(crate) use target::Target;
+pub(crate) use tensor::{Descriptor, run_wgmma};
+
+use crate::EmulationError;
+use crate::exec::{Class, Op, Program, Step};
+use crate::flow::{Flow, post_dominators};
+use crate::memory::SHARED_BASE;
+use crate::read::{Guard, Instruction, Kernel, Operand, Statement, Variable, VariableSpace};
+use context::{Context, Decoded, Result};
+use names::Names;
+use std::collections::HashMap;
+
+/// Every family, in the order in which they are asked.
+const FAMILIES: [fn(&mut Context) -> Decoded; 7] = [
+    movement::decode,
+    integer::decode,
+    float::decode,
+    memory::decode,
+    convert::decode,
+    control::decode,
+    tensor::decode,
+];
+
+/// A variable of the module with its address.
+pub(crate) struct Placed<'a> {
+    pub variable: &'a Variable,
+    pub address: u64,
+}
+
+/// Decodes a kernel.
+pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Result<Program> {
+    let mut names = Names::new();
+    for Placed { variable, address } in globals {
+        names.declare_variable(&variable.name, VariableSpace::Global, *address);
+    }
+    let param_bytes = place(&mut names, &kernel.params, 0);
+    let shared_bytes = place_shared(&mut names, kernel, globals);
+    let mut builder = Builder { names, target, labels: labels(kernel), scopes: vec![0], opened: 0, steps: Vec::new() };
+    for statement in &kernel.body {
+        builder.statement(statement)?;
+    }
+    let mut steps = builder.steps;
+    set_meeting_points(&mut steps);
+    let registers = builder.names.plan();
+    Ok(Program { name: kernel.name.clone(), steps, registers, param_bytes, shared_bytes })
+}
+
+/// Places variables one after another from `base`; returns where they end.
+fn place<'a>(names: &mut Names, variables: impl IntoIterator<Item = &'a Variable>, base: u32) -> u32 {
+    variables.into_iter().fold(base, |end, variable| {
+        let at = end.next_multiple_of(variable.align.max(1));
+        names.declare_variable(&variable.name, variable.space, u64::from(at));
+        at + variable.bytes
+    })
+}
+
+/// Static shared variables, the module's and the kernel's own; then those without a size, which all begin where
+/// dynamic shared memory does. Returns the bytes of the static ones.
+fn place_shared(names: &mut Names, kernel: &Kernel, globals: &[Placed]) -> u32 {
+    let of_kernel = kernel.body.iter().filter_map(|statement| match statement {
+        Statement::Variable(variable) => Some(variable),
+        _ => None,
+    });
+    let all = globals.iter().map(|placed| placed.variable).chain(of_kernel);
+    let (sized, dynamic): (Vec<_>, Vec<_>) =
+        all.filter(|v| v.space == VariableSpace::Shared).partition(|v| v.bytes > 0);
+    let align = dynamic.iter().map(|v| v.align).max().unwrap_or(16).max(16);
+    let end = place(names, sized, SHARED_BASE).next_multiple_of(align);
+    place(names, dynamic, end) - SHARED_BASE
+}
+
+/// Labels by scope, with the instruction that follows. Scopes are numbered in the order in which they open.
+fn labels(kernel: &Kernel) -> HashMap<(usize, String), usize> {
+    let mut labels = HashMap::new();
+    let (mut scopes, mut opened, mut at) = (vec![0], 0, 0);
+    for statement in &kernel.body {
+        match statement {
+            Statement::Open => {
+                opened += 1;
+                scopes.push(opened);
+            }
+            Statement::Close => drop(scopes.pop()),
+            Statement::Label(name) => {
+                labels.insert((scopes.last().copied().unwrap_or(0), name.clone()), at);
+            }
+            Statement::Instruction(_) => at += 1,
+            Statement::Registers { .. } | Statement::Variable(_) => {}
+        }
+    }
+    labels
+}
+
+struct Builder {
+    names: Names,
+    target: Target,
+    labels: HashMap<(usize, String), usize>,
+    scopes: Vec<usize>,
+    opened: usize,
+    steps: Vec<Step>,
+}
+
+impl Builder {
+    fn statement(&mut self, statement: &Statement) -> Result<()> {
+        match statement {
+            Statement::Open => {
+                self.opened += 1;
+                self.scopes.push(self.opened);
+                self.names.open();
+            }
+            Statement::Close => {
+                self.scopes.pop();
+                self.names.close();
+            }
+            Statement::Registers { line, class, names } => {
+                for (name, count) in names {
+                    self.names.declare(class, name, *count).ok_or_else(|| EmulationError::Operand {
+                        line: *line,
+                        opcode: ".reg".to_string(),
+                        problem: format!("unknown type `{class}`"),
+                    })?;
+                }
+            }
+            Statement::Instruction(instruction) => {
+                let step = self.instruction(instruction)?;
+                self.steps.push(step);
+            }
+            Statement::Variable(_) | Statement::Label(_) => {}
+        }
+        Ok(())
+    }
+
+    fn instruction(&mut self, instruction: &Instruction) -> Result<Step> {
+        let mut context = Context {
+            instruction,
+            form: instruction.opcode.split('.').collect(),
+            target: self.target,
+            names: &mut self.names,
+            labels: &self.labels,
+            scopes: &self.scopes,
+            used: Vec::new(),
+        };
+        let guard = match &instruction.guard {
+            None => None,
+            Some(Guard { register, negated }) => {
+                Some((context.value(&Operand::Name(register.clone()), Class::Predicate)?, *negated))
+            }
+        };
+        for family in FAMILIES {
+            if let Some(op) = family(&mut context)? {
+                return Ok(Step {
+                    op,
+                    guard,
+                    registers: context.used,
+                    line: instruction.line,
+                    opcode: instruction.opcode.clone(),
+                    source_line: instruction.source_line.clone(),
+                });
+            }
+        }
+        Err(EmulationError::UnknownInstruction { line: instruction.line, opcode: instruction.opcode.clone() })
+    }
+}
+
+/// Fills in where the lanes of each branch meet again.
+fn set_meeting_points(steps: &mut [Step]) {
+    let flow: Vec<Flow> = steps
+        .iter()
+        .map(|step| match (&step.op, step.guard.is_some()) {
+            (Op::Branch { target, .. }, false) => Flow::Jump(*target),
+            (Op::Branch { target, .. }, true) => Flow::Fork(*target),
+            (Op::Exit, false) => Flow::End,
+            (Op::Exit, true) => Flow::MayEnd,
+            _ => Flow::Next,
+        })
+        .collect();
+    for (step, meeting) in steps.iter_mut().zip(post_dominators(&flow)) {
+        if let Op::Branch { reconverge, .. } = &mut step.op {
+            *reconverge = meeting;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the names in a kernel stand for: registers in their scopes, variables, special registers, immediates.
+
+use crate::exec::{Class, Slot, Special};
+use crate::read::VariableSpace;
+use std::collections::HashMap;
+
+/// A register, and the file in which it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Register {
+    pub class: Class,
+    pub slot: Slot,
+}
+
+/// Registers declared between two braces.
+#[derive(Default)]
+struct Scope {
+    single: HashMap<String, Register>,
+    /// Prefix to class, first slot and count.
+    ranges: HashMap<String, (Class, u32, u32)>,
+}
+
+/// Names of one kernel.
+pub(crate) struct Names {
+    scopes: Vec<Scope>,
+    sizes: HashMap<Class, u32>,
+    constants: HashMap<(Class, u64), Slot>,
+    specials: HashMap<Special, Slot>,
+    variables: HashMap<String, (VariableSpace, u64)>,
+}
+
+/// How large a register file must be, and what lies in it at the start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RegisterPlan {
+    pub words: usize,
+    pub doubles: usize,
+    pub predicates: usize,
+    pub constants: Vec<(Register, u64)>,
+    pub specials: Vec<(Special, Slot)>,
+}
+
+impl Names {
+    pub fn new() -> Self {
+        Self {
+            scopes: vec![Scope::default()],
+            sizes: HashMap::new(),
+            constants: HashMap::new(),
+            specials: HashMap::new(),
+            variables: HashMap::new(),
+        }
+    }
+
+    pub fn open(&mut self) {
+        self.scopes.push(Scope::default());
+    }
+
+    pub fn close(&mut self) {
+        self.scopes.pop();
+    }
+
+    /// `count` new registers in a row; the first of them.
+    fn fresh(&mut self, class: Class, count: u32) -> Slot {
+        let size = self.sizes.entry(class).or_default();
+        let first = *size;
+        *size += count;
+        Slot(first)
+    }
+
+    /// Declares `name`, or `name0` and so on where there is a count, in the innermost scope. `None` where the
+    /// type is unknown.
+    pub fn declare(&mut self, kind: &str, name: &str, count: Option<u32>) -> Option<()> {
+        let class = class(kind)?;
+        let slot = self.fresh(class, count.unwrap_or(1));
+        let scope = self.scopes.last_mut()?;
+        match count {
+            Some(count) => drop(scope.ranges.insert(name.to_string(), (class, slot.0, count))),
+            None => drop(scope.single.insert(name.to_string(), Register { class, slot })),
+        }
+        Some(())
+    }
+
+    pub fn declare_variable(&mut self, name: &str, space: VariableSpace, address: u64) {
+        self.variables.insert(name.to_string(), (space, address));
+    }
+
+    pub fn variable(&self, name: &str) -> Option<(VariableSpace, u64)> {
+        self.variables.get(name).copied()
+    }
+
+    /// The register that `name` stands for here, special registers included.
+    pub fn register(&mut self, name: &str) -> Option<Register> {
+        let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let index = name[prefix.len()..].parse::<u32>().ok();
+        for scope in self.scopes.iter().rev() {
+            if let Some(&register) = scope.single.get(name) {
+                return Some(register);
+            }
+            if let (Some(&(class, first, count)), Some(index)) = (scope.ranges.get(prefix), index)
+                && index < count
+            {
+                return Some(Register { class, slot: Slot(first + index) });
+            }
+        }
+        let special = Special::named(name)?;
+        let slot = match self.specials.get(&special) {
+            Some(&slot) => slot,
+            None => self.fresh(Class::Word, 1),
+        };
+        self.specials.insert(special, slot);
+        Some(Register { class: Class::Word, slot })
+    }
+
+    /// A register that holds `bits` and is never written.
+    pub fn constant(&mut self, class: Class, bits: u64) -> Register {
+        let slot = match self.constants.get(&(class, bits)) {
+            Some(&slot) => slot,
+            None => self.fresh(class, 1),
+        };
+        self.constants.insert((class, bits), slot);
+        Register { class, slot }
+    }
+
+    /// A register that nobody reads, for `_`.
+    pub fn sink(&mut self, class: Class) -> Register {
+        Register { class, slot: self.fresh(class, 1) }
+    }
+
+    pub fn plan(&self) -> RegisterPlan {
+        let size = |class| self.sizes.get(&class).map_or(0, |&n| n as usize);
+        let constant = |(&(class, bits), &slot): (&(Class, u64), &Slot)| (Register { class, slot }, bits);
+        RegisterPlan {
+            words: size(Class::Word),
+            doubles: size(Class::Double),
+            predicates: size(Class::Predicate),
+            constants: self.constants.iter().map(constant).collect(),
+            specials: self.specials.iter().map(|(&special, &slot)| (special, slot)).collect(),
+        }
+    }
+}
+
+/// The class of a register type such as `.b32`.
+fn class(kind: &str) -> Option<Class> {
+    if kind == ".pred" {
+        return Some(Class::Predicate);
+    }
+    match kind.trim_start_matches(|c: char| !c.is_ascii_digit()) {
+        "8" | "16" | "32" | "16x2" => Some(Class::Word),
+        "64" => Some(Class::Double),
+        _ => None,
+    }
+}

@@ -1,0 +1,117 @@
+//! The public face: a module, and its launch.
+
+use crate::EmulationError;
+use crate::decode::{Placed, Target, decode};
+use crate::exec::{Environment, Grid, Program, run_block};
+use crate::memory::Memory;
+use crate::read::{Syntax, VariableSpace, read};
+use rayon::prelude::*;
+use std::ops::AddAssign;
+
+/// A PTX module.
+#[derive(Clone, Debug)]
+pub struct Module {
+    syntax: Syntax,
+}
+
+/// What a launch executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Blocks.
+    pub blocks: u64,
+    /// Instructions, a warp's counted once.
+    pub warp_instructions: u64,
+    /// Instructions, each counted for every lane that executed it.
+    pub thread_instructions: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.warp_instructions += other.warp_instructions;
+        self.thread_instructions += other.thread_instructions;
+    }
+}
+
+impl Module {
+    /// Reads PTX.
+    ///
+    /// # Errors
+    /// [`EmulationError::Syntax`] with line and text.
+    pub fn parse(ptx: &str) -> Result<Self, EmulationError> {
+        Ok(Self { syntax: read(ptx)? })
+    }
+
+    /// `.target` of the module, such as `sm_90a`.
+    pub fn target(&self) -> &str {
+        &self.syntax.target
+    }
+
+    /// Names of its kernels.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        self.syntax.kernels.iter().map(|kernel| kernel.name.as_str())
+    }
+
+    /// Decodes a kernel for `target`, placing the module's variables in `memory`.
+    fn program(&self, symbol: &str, target: &str, memory: &mut Memory) -> Result<Program, EmulationError> {
+        let launch = |problem| EmulationError::Launch { symbol: symbol.to_string(), problem };
+        let family = Target::named(target)
+            .ok_or_else(|| launch(format!("target `{target}` is not emulated; sm_80 to sm_121 are")))?;
+        let Some(kernel) = self.syntax.kernels.iter().find(|kernel| kernel.name == symbol) else {
+            let known = self.kernels().collect::<Vec<_>>().join(", ");
+            return Err(EmulationError::NoKernel { symbol: symbol.to_string(), known });
+        };
+        let mut placed = Vec::new();
+        for variable in &self.syntax.variables {
+            let address = match variable.space {
+                VariableSpace::Global => memory.alloc_with(&variable.initial_bytes()),
+                VariableSpace::Shared | VariableSpace::Param => 0,
+            };
+            placed.push(Placed { variable, address });
+        }
+        decode(kernel, family, &placed)
+    }
+}
+
+/// Runs kernel `symbol` of `module` to its end.
+///
+/// `grid` is in blocks, `block` in threads, `shared_bytes` of dynamic shared memory; `params` are the bytes of the
+/// kernel's parameters as a CUDA launch passes them; `target` such as `sm_90a` says how tensor cores round. Blocks
+/// run in parallel and in any order, each to its end: a block must not wait for a later one.
+///
+/// # Errors
+/// Where the kernel has an unknown instruction, the launch does not fit, or the kernel does what it must not.
+#[allow(clippy::too_many_arguments, reason = "these are the arguments of a CUDA launch")]
+pub fn launch(
+    module: &Module,
+    symbol: &str,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    params: &[u8],
+    memory: &mut Memory,
+    target: &str,
+) -> Result<Stats, EmulationError> {
+    let program = module.program(symbol, target, memory)?;
+    let launch = |problem| EmulationError::Launch { symbol: symbol.to_string(), problem };
+    if params.len() != program.param_bytes as usize {
+        return Err(launch(format!("{} bytes of parameters, not {}", params.len(), program.param_bytes)));
+    }
+    let threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
+    let blocks = grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    if threads == 0 || threads > 1024 || blocks == 0 {
+        return Err(launch(format!("{blocks} blocks of {threads} threads; a block has 1 to 1024")));
+    }
+    let env = Environment { program: &program, memory, params };
+    let extents = Grid { blocks: grid, threads: block, shared_bytes: program.shared_bytes + shared_bytes };
+    let index = |n: u64| {
+        let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
+        [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
+    };
+    let results: Vec<_> = (0..blocks).into_par_iter().map(|n| run_block(env, extents, index(n))).collect();
+    let mut stats = Stats::default();
+    for result in results {
+        stats += result?;
+    }
+    Ok(stats)
+}
