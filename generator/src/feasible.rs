@@ -208,9 +208,9 @@ mod tests {
         }
     }
 
-    /// 65,536 registers, 16 warps: 128 a lane. The prototype-sized variant fits, twice its output tile does not.
+    /// 65,536 registers, 16 warps: 128 a lane. Eight query rows fit, 32 do not.
     #[test]
-    fn registers_are_a_share_of_the_sm() {
+    fn registers_and_shared_memory_are_a_share_of_the_sm() {
         let Problem::Decode(problem) = problems(Preset::Quick, &[Operation::Decode])[0] else { unreachable!() };
         let table = |mma| Path { dequant: Dequant::Table, mma };
         let variant = DecodeVariant {
@@ -220,13 +220,15 @@ mod tests {
             query_tile: 8,
             warps: 4,
             tile_tokens: 32,
-            staging: Staging::CpAsync { stages: 3 },
+            staging: Staging::CpAsync { stages: 2 },
             blocks_per_sm: 4,
         };
         let check = |variant| feasible(&Problem::Decode(problem), &Variant::Decode(variant), Target::Sm90a);
         assert_eq!(check(variant), Ok(()));
-        assert_eq!(check(DecodeVariant { blocks_per_sm: 8, ..variant }), Err(Rejection::TooMuchShared));
-        let four_stages = DecodeVariant { staging: Staging::CpAsync { stages: 8 }, ..variant };
-        assert_eq!(check(four_stages), Err(Rejection::TooMuchShared));
+        let wide = Problem::Decode(DecodeProblem { group: 16, q_len: 2, ..problem });
+        let wide_tile = DecodeVariant { query_tile: 32, ..variant };
+        assert_eq!(feasible(&wide, &Variant::Decode(wide_tile), Target::Sm90a), Err(Rejection::TooManyRegisters));
+        let deep = DecodeVariant { staging: Staging::CpAsync { stages: 8 }, ..variant };
+        assert_eq!(check(deep), Err(Rejection::TooMuchShared));
     }
 }

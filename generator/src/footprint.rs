@@ -20,7 +20,7 @@ pub struct Footprint {
 /// states takes over the rings' room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedPlan {
-    /// 128 table entries of 8 bytes, where a path looks magnitudes up.
+    /// 256 table entries of 8 bytes, where a path looks magnitudes up.
     pub table: u32,
     /// Q as `wgmma`'s B operand: one E4M3 byte an element.
     pub queries: u32,
@@ -38,7 +38,7 @@ impl SharedPlan {
             Staging::CpAsync { stages } => stages,
         };
         Self {
-            table: if uses_table { 128 * 8 } else { 0 },
+            table: if uses_table { 256 * 8 } else { 0 },
             queries: if variant.k_path.mma == Mma::Wgmma { variant.query_tile * problem.head_dim } else { 0 },
             rings: variant.warps * stages * variant.tile_tokens * problem.kv_format.token_bytes(problem.head_dim),
             merge: variant.warps / 2 * state_bytes(problem, variant),
@@ -115,9 +115,9 @@ impl Launch {
                 Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens }
             }
             (Problem::Append(p), Variant::Append(v), Shape::Append { tokens, kv_heads }) => {
-                let items = append_items(p) * u64::from(tokens) * u64::from(kv_heads);
+                let items = append_items(p) * u64::from(tokens);
                 let blocks = items.div_ceil(u64::from(v.threads * v.blocks_per_thread)) as u32;
-                let grid = [blocks.max(1), 1, 1];
+                let grid = [blocks.max(1), kv_heads, 1];
                 Self { grid, threads, shared_bytes, workspace_bytes: 0, max_splits: 1, min_split_tokens: 0 }
             }
             _ => panic!("{} at {} does not go with {}", problem.key(), shape.key(), variant.key()),
@@ -125,7 +125,7 @@ impl Launch {
     }
 }
 
-/// 16-element blocks of K and V of one token and one KV head.
+/// 16-element blocks of K and V of one token of one KV head.
 fn append_items(problem: &AppendProblem) -> u64 {
     u64::from(2 * problem.head_dim / 16)
 }

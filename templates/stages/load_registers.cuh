@@ -15,9 +15,10 @@ __device__ __forceinline__ void load_tile(const DecodeParams& p, const Cache& ca
 #pragma unroll
             for (int c = 0; c < K_CHUNKS; c++) {
                 load_global<K_CHUNK_WORDS>(tile.k[b].words[h] + c * K_CHUNK_WORDS, row + (4 * c + lane.t) * K_CHUNK);
-                if constexpr (K_SCALES > 0)
-                    tile.k[b].scales[h][c] = load_global_narrow<K_CHUNK_SCALES>(
-                        cache.k_scales + at.page * p.k_scales_page + at.token * p.k_scales_token + (4 * c + lane.t) * K_CHUNK_SCALES);
+#pragma unroll
+                for (int s = 0; s < K_SCALE_LOADS; s++)
+                    tile.k[b].scales[h][c * K_SCALE_LOADS + s] = load_global_narrow<K_SCALE_LOAD>(
+                        cache.k_scales + at.page * p.k_scales_page + at.token * p.k_scales_token + (4 * c + lane.t) * K_CHUNK_SCALES + s);
             }
         }
 #pragma unroll
@@ -27,12 +28,10 @@ __device__ __forceinline__ void load_tile(const DecodeParams& p, const Cache& ca
 #pragma unroll
             for (int c = 0; c < V_CHUNKS; c++)
                 load_global<V_CHUNK_WORDS>(tile.v[b].words[i] + c * V_CHUNK_WORDS, row + (8 * c + lane.g) * V_CHUNK);
-            if constexpr (V_SCALES > 0) {
-                const u8* scales = cache.v_scales + at.page * p.v_scales_page;
-                const int first = v_element(lane.g, 0) / 16;
-                tile.v[b].scales[i] = load_global_narrow<1>(scales + v_scale_offset(at.token, first, p.v_scales_token));
-                if constexpr (V_SLICE > 16)
-                    tile.v[b].scales[i] |= load_global_narrow<1>(scales + v_scale_offset(at.token, first + 1, p.v_scales_token)) << 8;
+#pragma unroll
+            for (int s = 0; s < V_SLICE_SCALES && V_SCALES > 0; s++) {
+                const long long offset = v_scale_offset(at.token, v_element(lane.g, 0) / 16 + s, p.v_scales_token);
+                tile.v[b].scales[i][s] = load_global_narrow<1>(cache.v_scales + at.page * p.v_scales_page + offset);
             }
         }
     }

@@ -43,8 +43,10 @@ __device__ __forceinline__ void read_k(u32 stage, Lane lane, int block, KBlock& 
 #pragma unroll
         for (int c = 0; c < K_CHUNKS; c++) {
             load_shared<K_CHUNK_WORDS>(k.words[h] + c * K_CHUNK_WORDS, stage + swizzled<K_ROW>(first, (4 * c + lane.t) * K_CHUNK, extra));
-            if constexpr (K_SCALES > 0)
-                k.scales[h][c] = load_shared_narrow<K_CHUNK_SCALES>(stage + K_SCALE_OFFSET + row * K_SCALES + (4 * c + lane.t) * K_CHUNK_SCALES);
+#pragma unroll
+            for (int s = 0; s < K_SCALE_LOADS; s++)
+                k.scales[h][c * K_SCALE_LOADS + s] =
+                    load_shared_narrow<K_SCALE_LOAD>(stage + K_SCALE_OFFSET + row * K_SCALES + (4 * c + lane.t) * K_CHUNK_SCALES + s);
         }
     }
 }
@@ -56,12 +58,10 @@ __device__ __forceinline__ void read_v(u32 stage, Lane lane, int block, VBlock& 
 #pragma unroll
         for (int c = 0; c < V_CHUNKS; c++)
             load_shared<V_CHUNK_WORDS>(v.words[i] + c * V_CHUNK_WORDS, stage + V_OFFSET + swizzled<V_ROW>(first, (8 * c + lane.g) * V_CHUNK, extra));
-        if constexpr (V_SCALES > 0) {
-            const u32 scales = stage + V_SCALE_OFFSET;
-            const int s = v_element(lane.g, 0) / 16;
-            v.scales[i] = load_shared_narrow<1>(scales + (u32)v_scale_offset(row, s, V_SCALES));
-            if constexpr (V_SLICE > 16)
-                v.scales[i] |= load_shared_narrow<1>(scales + (u32)v_scale_offset(row, s + 1, V_SCALES)) << 8;
+#pragma unroll
+        for (int s = 0; s < V_SLICE_SCALES && V_SCALES > 0; s++) {
+            const long long offset = v_scale_offset(row, v_element(lane.g, 0) / 16 + s, V_SCALES);
+            v.scales[i][s] = load_shared_narrow<1>(stage + V_SCALE_OFFSET + (u32)offset);
         }
     }
 }

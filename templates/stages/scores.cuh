@@ -8,7 +8,7 @@ __device__ __forceinline__ void k_word_to_f16(const KBlock& k, u32 table, int ha
     constexpr int SCALE = K_CHUNK_SCALES ? W % K_CHUNK_WORDS / 2 : 0;   // of the chunk's scales: two words a block
     const u32 word = k.words[half][W];
     if constexpr (K_DEQUANT == Dequant::table) {
-        const uint2 bytes = pick_e4m3(table_entry<SCALE>(table, k.scales[half][W / K_CHUNK_WORDS]), word);
+        const uint2 bytes = pick_e4m3(table_entry(table, k.scales[half][W / 2]), word);
         out[0] = e4m3x2_to_f16x2(bytes.x), out[1] = e4m3x2_hi_to_f16x2(bytes.x);
         out[2] = e4m3x2_to_f16x2(bytes.y), out[3] = e4m3x2_hi_to_f16x2(bytes.y);
     } else if constexpr (K_FORMAT == Format::fp8_e4m3) {
@@ -28,8 +28,7 @@ __device__ __forceinline__ void k_word_to_f16(const KBlock& k, u32 table, int ha
 template <int STEP>
 __device__ __forceinline__ uint2 k_step_to_e4m3(const KBlock& k, u32 table, int half) {
     if constexpr (K_DEQUANT == Dequant::table) {
-        constexpr int SCALE = STEP % K_CHUNK_WORDS / 2;
-        return pick_e4m3(table_entry<SCALE>(table, k.scales[half][STEP / K_CHUNK_WORDS]), k.words[half][STEP]);
+        return pick_e4m3(table_entry(table, k.scales[half][STEP / 2]), k.words[half][STEP]);
     }
     return {k.words[half][2 * STEP], k.words[half][2 * STEP + 1]};
 }
@@ -84,8 +83,13 @@ __device__ __forceinline__ void k_to_e4m3(const KBlock& k, u32 table, u32 (&a)[Q
     if constexpr (STEP + 1 < Q_E4M3_STEPS) k_to_e4m3<STEP + 1>(k, table, a);
 }
 
+// Hopper's FP8 tensor cores keep 13 fraction bits while they accumulate: a chain of steps longer than this is cut, and
+// its two halves added in fp32. At head dim 256 the scores would else be off by 1.5e-3.
+constexpr int WGMMA_CHAIN = 4;
+constexpr bool TWO_CHAINS = K_MMA == Mma::wgmma && Q_E4M3_STEPS > WGMMA_CHAIN;
+
 // Starts S for one 16-token block; with wgmma the scores are there after finish_scores.
-__device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 shared_q, const Queries& q, Scores& s) {
+__device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 shared_q, const Queries& q, Scores& s, Scores& second) {
     if constexpr (K_MMA != Mma::wgmma) {
 #pragma unroll
         for (int h = 0; h < HALVES; h++)
@@ -103,14 +107,22 @@ __device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 sha
 #pragma unroll
         for (int step = 0; step < Q_E4M3_STEPS; step++) {
             const u64 b = wgmma_descriptor(shared_q + step * 2 * Q_BLOCKS * 128, Q_BLOCKS * 128, 128);
-            wgmma_e4m3<8 * Q_BLOCKS>(s[0], a[step][0], a[step][1], a[step][2], a[step][3], b, step > 0);
+            Scores& chain = step < WGMMA_CHAIN ? s : second;
+            wgmma_e4m3<8 * Q_BLOCKS>(chain[0], a[step][0], a[step][1], a[step][2], a[step][3], b, step % WGMMA_CHAIN > 0);
         }
         wgmma_commit();
     }
 }
 
-__device__ __forceinline__ void finish_scores() {
+__device__ __forceinline__ void finish_scores(Scores (&s)[BLOCKS], const Scores (&second)[BLOCKS]) {
     if constexpr (K_MMA == Mma::wgmma) wgmma_wait();
+    if constexpr (TWO_CHAINS)
+#pragma unroll
+        for (int n = 0; n < BLOCKS; n++)
+#pragma unroll
+            for (int b = 0; b < Q_BLOCKS; b++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][0][b][i] += second[n][0][b][i];
 }
 
 // Tokens that a query row does not see get -inf: past kv_len, or after the row's own new token. Rows past kv_len

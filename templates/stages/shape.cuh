@@ -32,6 +32,9 @@ constexpr int K_CHUNK_WORDS = K_CHUNK / 4;
 constexpr int K_WORDS = K_CHUNKS * K_CHUNK_WORDS;
 constexpr int K_CHUNK_ELEMENTS = K_CHUNK_WORDS * word_elements(K_FORMAT);
 constexpr int K_CHUNK_SCALES = K_SCALES ? K_CHUNK_ELEMENTS / 16 : 0;
+// The table is indexed by single scales; the other paths convert a chunk's scales together.
+constexpr bool K_SCALES_APART = K_DEQUANT == Dequant::table;
+constexpr int K_SCALE_LOADS = K_SCALES_APART ? K_CHUNK_SCALES : K_SCALES ? 1 : 0, K_SCALE_LOAD = K_SCALES_APART ? 1 : K_CHUNK_SCALES;
 
 // The cache row of V, as lane g reads it: V_CHUNKS chunks, chunk c at byte (8c + g) * V_CHUNK.
 constexpr int V_ROW = row_bytes(V_FORMAT), V_SCALES = scale_bytes(V_FORMAT);
@@ -43,6 +46,7 @@ constexpr int V_CHUNK_ELEMENTS = V_CHUNK_WORDS * word_elements(V_FORMAT);
 
 // Elements of a row that one lane holds.
 constexpr int K_SLICE = HEAD_DIM / 4, V_SLICE = HEAD_DIM / 8;
+constexpr int V_SLICE_SCALES = V_SLICE > 16 ? 2 : 1;
 
 // Head-dim index of element e of lane t's K slice, and of element e of lane g's V slice.
 __device__ constexpr int k_element(int t, int e) {
@@ -84,11 +88,11 @@ constexpr int REDUCE_FIRST = SWAPPED ? 4 : 1, REDUCE_LAST = SWAPPED ? 16 : 2;
 
 struct KBlock {                                         // K of 16 tokens: this lane's part
     u32 words[2][K_WORDS];
-    u32 scales[2][K_CHUNKS];                            // K_CHUNK_SCALES bytes each
+    u32 scales[2][K_CHUNKS * K_SCALE_LOADS + 1];        // K_SCALE_LOAD bytes each
 };
 struct VBlock {                                         // V of 16 tokens: this lane's part
     u32 words[4][V_WORDS];
-    u32 scales[4];                                      // the slice's scales, one a byte
+    u32 scales[4][V_SLICE_SCALES];                      // a byte each
 };
 
 struct State {                                          // running softmax and output of a warp

@@ -1,7 +1,7 @@
-// The shared table of RN_e4m3(magnitude * scale): 8 bytes for each of the 128 scale bytes.
+// The shared table of RN_e4m3(magnitude * scale): 8 bytes for each of the 256 scale bytes.
 
 __device__ __forceinline__ void build_table(u32 table) {
-    for (int scale = threadIdx.x; scale < 128; scale += THREADS) {
+    for (int scale = threadIdx.x; scale < 256; scale += THREADS) {
         const float sf = e4m3_to_f32(scale);
         const u32 a = f32x2_to_e4m3x2(0.0f * sf, 0.5f * sf), b = f32x2_to_e4m3x2(sf, 1.5f * sf);
         const u32 c = f32x2_to_e4m3x2(2.0f * sf, 3.0f * sf), d = f32x2_to_e4m3x2(4.0f * sf, 6.0f * sf);
@@ -9,12 +9,9 @@ __device__ __forceinline__ void build_table(u32 table) {
     }
 }
 
-// The eight magnitudes of scale byte `INDEX` of `scales`.
-template <int INDEX>
-__device__ __forceinline__ uint2 table_entry(u32 table, u32 scales) {
-    constexpr int SHIFT = 8 * INDEX - 3;
-    const u32 offset = (SHIFT < 0 ? scales << -SHIFT : scales >> SHIFT) & 0x3F8;
+// The eight magnitudes times the scale of this byte.
+__device__ __forceinline__ uint2 table_entry(u32 table, u32 scale) {
     u32 entry[2];
-    load_shared<2>(entry, table + offset);
+    load_shared<2>(entry, table + 8 * scale);
     return {entry[0], entry[1]};
 }

@@ -9,8 +9,8 @@ __device__ __forceinline__ void v_word_to_f16(const VBlock& v, u32 table, u32 (&
     for (int pair = 0; pair < 2; pair++) {
         const u32 first = v.words[2 * pair][W], second = v.words[2 * pair + 1][W];
         if constexpr (V_DEQUANT == Dequant::table) {
-            const uint2 a = pick_e4m3(table_entry<SCALE>(table, v.scales[2 * pair]), first);
-            const uint2 b = pick_e4m3(table_entry<SCALE>(table, v.scales[2 * pair + 1]), second);
+            const uint2 a = pick_e4m3(table_entry(table, v.scales[2 * pair][SCALE]), first);
+            const uint2 b = pick_e4m3(table_entry(table, v.scales[2 * pair + 1][SCALE]), second);
             const u32 bytes[4] = {prmt(a.x, b.x, 0x5140), prmt(a.x, b.x, 0x7362), prmt(a.y, b.y, 0x5140), prmt(a.y, b.y, 0x7362)};
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -21,8 +21,8 @@ __device__ __forceinline__ void v_word_to_f16(const VBlock& v, u32 table, u32 (&
             for (int i = 0; i < 2; i++)
                 out[2 * i][pair] = e4m3x2_to_f16x2(bytes[i]), out[2 * i + 1][pair] = e4m3x2_hi_to_f16x2(bytes[i]);
         } else {
-            // The two tokens' scales of this block side by side: bytes SCALE of both.
-            const u32 scale = e4m3x2_to_f16x2(prmt(v.scales[2 * pair], v.scales[2 * pair + 1], SCALE | (4 + SCALE) << 4));
+            // The two tokens' scales of this block side by side.
+            const u32 scale = e4m3x2_to_f16x2(prmt(v.scales[2 * pair][SCALE], v.scales[2 * pair + 1][SCALE], 0x40));
             u32 codes[8];
             if constexpr (V_DEQUANT == Dequant::place) {
                 u32 low[4], high[4];
@@ -63,7 +63,8 @@ __device__ __forceinline__ void mask_values(const Work& work, Lane lane, int tok
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (token + v_token(lane, i) < work.kv_len) continue;
-        v.scales[i] = 0;
+#pragma unroll
+        for (int s = 0; s < V_SLICE_SCALES; s++) v.scales[i][s] = 0;
         if constexpr (V_SCALES == 0) {
 #pragma unroll
             for (int w = 0; w < V_WORDS; w++) v.words[i][w] = 0;

@@ -31,8 +31,8 @@ const DECODE_RULE: &str = "Pass the parameter struct by value. One block a split
      the block finds its tokens from kv_len on the device, so a captured graph stays valid when lengths change. \
      max_splits and min_split_tokens come from the selection. Zero the workspace once; each launch leaves it zeroed. \
      Launches that share a workspace must be ordered.";
-const APPEND_RULE: &str = "Pass the parameter struct by value. Blocks of 16 elements of K and V are dealt out in order; \
-     the grid is one-dimensional.";
+const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
+     rows, K and V, are dealt out in order; the grid's second dimension is the head.";
 
 impl LaunchRule {
     /// The rule of `variant` of `problem`.
@@ -54,10 +54,10 @@ impl LaunchRule {
             }
             Variant::Append(v) => {
                 let items = 2 * problem.head_dim() / 16;
-                let blocks = format!("max(1, ceil(tokens * kv_heads * {items} / items_per_block))");
+                let blocks = format!("max(1, ceil(tokens * {items} / items_per_block))");
                 Self {
                     items_per_block: v.threads * v.blocks_per_thread,
-                    grid: [blocks, "1".into(), "1".into()],
+                    grid: [blocks, "kv_heads".into(), "1".into()],
                     workspace: "0".into(),
                     rule: APPEND_RULE.into(),
                     ..constants

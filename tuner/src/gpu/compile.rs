@@ -57,10 +57,11 @@ pub fn compile(nvrtc: &Nvrtc, source: &str, arch: &str, symbol: &str) -> Result<
 }
 
 /// Line information is left out on purpose: with it, a comment added above a kernel would change
-/// the machine code's hash, and results could not be carried over an identical kernel.
+/// the machine code's hash, and results could not be carried over an identical kernel. NVRTC's own
+/// cache (in use where a driver is) is off, since what it returns comes without the resource report.
 fn options(arch: &str) -> Vec<String> {
     let arch = format!("-arch={arch}");
-    let fixed = ["--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v"];
+    let fixed = ["--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v", "--no-cache"];
     std::iter::once(arch).chain(fixed.map(String::from)).collect()
 }
 
