@@ -2,9 +2,9 @@
 
 use crate::row::{KernelRow, OutcomeRow, kernel_id};
 use crate::{Db, DbError, Failure, KernelKey, KernelRecord, RunId, TrialKey};
-use nvkv_spec::{GpuEnvironment, Shape, SplitPolicy, Target};
+use nvkv_spec::{GpuEnvironment, Outcome, Shape, SplitPolicy, Target};
 use sqlx::FromRow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 #[derive(FromRow)]
 struct KeyRow {
@@ -36,10 +36,21 @@ struct FailureRow {
     outcome: OutcomeRow,
 }
 
+/// A failure of a whole kernel.
+#[derive(FromRow)]
+struct KernelFailureRow {
+    kernel_id: String,
+    source_hash: String,
+    nvrtc: String,
+    #[sqlx(flatten)]
+    outcome: OutcomeRow,
+}
+
 impl Db {
     /// The trials that need not be run again on this target and GPU, failures included: those of
     /// the same board and driver (of no GPU where `environment` is none), and failed compiles of any,
-    /// since no GPU has a part in them.
+    /// since no GPU has a part in them. Compilers that crashed or were late are not among them: the
+    /// machine may have been at fault (no memory left, too much to do), so they run again.
     pub fn done(&self, target: Target, environment: Option<&GpuEnvironment>) -> Result<HashSet<TrialKey>, DbError> {
         self.run(async |connection| {
             let rows: Vec<KeyRow> = sqlx::query_as(
@@ -50,7 +61,8 @@ impl Db {
                  LEFT JOIN environments AS e ON e.id = r.environment
                  LEFT JOIN shapes AS s ON s.id = t.shape
                  LEFT JOIN splits AS p ON p.id = t.split
-                 WHERE k.target = ?1 AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')",
+                 WHERE k.target = ?1 AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')
+                   AND NOT (t.outcome IN ('crashed', 'timeout') AND t.stage = 'compile')",
             )
             .bind(target.name())
             .bind(environment.map(|e| &e.uuid))
@@ -58,6 +70,35 @@ impl Db {
             .fetch_all(connection)
             .await?;
             rows.into_iter().map(KeyRow::key).collect()
+        })
+    }
+
+    /// The kernels that failed at every shape, at compiling or against the reference, and how they did the
+    /// last time: those of [`Self::done`] that have no shape.
+    pub fn failed_kernels(
+        &self,
+        target: Target,
+        environment: Option<&GpuEnvironment>,
+    ) -> Result<HashMap<KernelKey, Outcome>, DbError> {
+        self.run(async |connection| {
+            let rows: Vec<KernelFailureRow> = sqlx::query_as(
+                "SELECT k.kernel_id, k.source_hash, k.nvrtc,
+                        t.outcome, t.stage, t.message, t.error, t.limit_s, t.predicted_us
+                 FROM trials AS t
+                 JOIN kernel_records AS k ON k.kernel = t.kernel
+                 JOIN runs AS r ON r.id = t.run
+                 LEFT JOIN environments AS e ON e.id = r.environment
+                 WHERE k.target = ?1 AND t.shape IS NULL
+                   AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')
+                   AND NOT (t.outcome IN ('crashed', 'timeout') AND t.stage = 'compile')
+                 ORDER BY t.id",
+            )
+            .bind(target.name())
+            .bind(environment.map(|e| &e.uuid))
+            .bind(environment.map(|e| &e.driver))
+            .fetch_all(connection)
+            .await?;
+            rows.into_iter().map(kernel_failure).collect()
         })
     }
 
@@ -118,4 +159,10 @@ fn failure(row: FailureRow) -> Result<Failure, sqlx::Error> {
         split: row.split,
         outcome: row.outcome.outcome()?,
     })
+}
+
+fn kernel_failure(row: KernelFailureRow) -> Result<(KernelKey, Outcome), sqlx::Error> {
+    let kernel_id = kernel_id(row.kernel_id)?;
+    let key = KernelKey { kernel_id, source_hash: row.source_hash, nvrtc: row.nvrtc };
+    Ok((key, row.outcome.outcome()?))
 }

@@ -228,6 +228,33 @@ fn a_resumed_tune_skips_what_this_gpu_did_and_every_failed_compile() {
 }
 
 #[test]
+fn a_compiler_that_crashed_or_was_late_runs_again() {
+    let (_folder, path) = place();
+    let (mut db, id) = tuning(&path);
+    let again = [
+        failed(1, Outcome::Crashed { stage: Stage::Compile, detail: "signal: 9 (SIGKILL)".into() }),
+        failed(2, Outcome::Timeout { stage: Stage::Compile, seconds: 180.0 }),
+    ];
+    let final_ones = [
+        failed(3, Outcome::Crashed { stage: Stage::Verify, detail: "illegal address".into() }),
+        failed(4, Outcome::Timeout { stage: Stage::Measure, seconds: 60.0 }),
+        failed(5, Outcome::CompileFailed { log: "error: expected a `;`".into() }),
+    ];
+    record_all(&mut db, id, &again);
+    record_all(&mut db, id, &final_ones);
+    record_all(&mut db, id, &[predicted(6, 3.0)]);
+
+    let gpu = gpu("GPU-1", "580.1");
+    let done = db.done(Target::Sm90a, Some(&gpu)).unwrap();
+    assert!(again.iter().all(|trial| !done.contains(&trial.key())), "{done:?}");
+    assert!(final_ones.iter().all(|trial| done.contains(&trial.key())), "{done:?}");
+    let kernels = |trials: &[TrialRecord]| trials.iter().map(|t| (t.kernel.key(), t.outcome.clone())).collect();
+    let expected: std::collections::HashMap<_, _> = kernels(&final_ones);
+    assert_eq!(db.failed_kernels(Target::Sm90a, Some(&gpu)).unwrap(), expected);
+    assert_eq!(db.failed_kernels(Target::Sm90a, None).unwrap(), kernels(&final_ones[2..]), "no GPU has a part in it");
+}
+
+#[test]
 fn kernels_are_found_by_source() {
     let (_folder, path) = place();
     let (mut db, run) = tuning(&path);

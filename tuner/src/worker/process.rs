@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -147,12 +147,15 @@ impl Process {
 
     fn died(&mut self, what: &str) -> CallError {
         let status = match self.reap() {
+            // 9 is what the kernel sends where memory runs out; no worker sends it to itself while its parent lives.
+            Some(status) if status.signal() == Some(9) => format!("{status}: killed from outside, out of memory?"),
             Some(status) => status.to_string(),
             None => "killed after it closed its pipes".to_string(),
         };
         let words: Vec<u8> = self.stderr.lock().map(|w| w.iter().copied().collect()).unwrap_or_default();
         let words = String::from_utf8_lossy(&words);
-        CallError::Died(format!("{what}; {status}; last words: {}", words.trim()))
+        let words = if words.trim().is_empty() { String::new() } else { format!("; last words: {}", words.trim()) };
+        CallError::Died(format!("{what}; {status}{words}"))
     }
 
     /// Gives the process a moment to end by itself (its stderr is complete then), or kills it.
@@ -234,7 +237,9 @@ mod tests {
         let CallError::Died(detail) = &error else { panic!("{error:?}") };
         assert!(detail.contains("exit status: 3") && detail.contains("illegal address"), "{detail}");
         let signal = call(&mut shell("kill -SEGV $$"), 5000).unwrap_err().to_string();
-        assert!(signal.contains("signal: 11"), "{signal}");
+        assert!(signal.contains("signal: 11") && !signal.contains("last words"), "{signal}");
+        let killed = call(&mut shell("kill -KILL $$"), 5000).unwrap_err().to_string();
+        assert!(killed.contains("memory"), "{killed}");
     }
 
     #[test]
