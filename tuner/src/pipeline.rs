@@ -68,7 +68,7 @@ pub struct Tuned {
 /// Runs the whole job. What was done before, by this command or another, is not done again.
 pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let Request { machine, cases, preset, .. } = request;
-    let toolchain = compile::toolchain()?;
+    let toolchain = compile::toolchain(machine.target)?;
     folder::require_writable(&request.out)?;
     let spaces: Vec<_> = cases.iter().map(|(problem, _)| Space::new(*problem, machine.target, *preset)).collect();
     spaces.iter().filter(|space| space.feasible.is_empty()).for_each(|space| {
@@ -79,6 +79,7 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     recorder.db().notices().iter().for_each(|notice| eprintln!("note: {notice}"));
     let cache = cache::Cache::new(&request.out, machine.target, &toolchain.nvrtc);
     let pending = pending::pending(request, &recorder, &candidates)?;
+    pending::left_out(&recorder, &candidates).iter().for_each(|note| eprintln!("note: {note}"));
     let progress = Progress::new(plan::work_ms(request, &pending));
     build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
     progress.finish();

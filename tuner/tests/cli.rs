@@ -5,7 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected is")]
 
 use assert_cmd::Command;
-use nvkv_db::{Db, RunId};
+use nvkv_db::{Db, KernelRecord, NewRun, RunId, TrialRecord};
+use nvkv_generator::{Preset, render, variants};
+use nvkv_spec::{AppendProblem, Dtype, KvFormat, Outcome, Problem, Target, VScaleOrder};
+use nvkv_tuner::gpu;
 use predicates::prelude::*;
 use predicates::str::{contains, is_match};
 use serde_json::Value;
@@ -122,6 +125,73 @@ fn a_missing_compiler_is_named_with_the_command_that_installs_it() {
     place.tune().env("NVKV_NVRTC", &nowhere).assert().code(1).stderr(contains("NVKV_NVRTC"));
     place.nvkv().arg("doctor").env("NVKV_NVRTC", &nowhere).assert().code(1).stdout(contains("missing"));
     assert!(place.files().is_empty(), "found out before anything is written");
+}
+
+#[test]
+fn a_compiler_without_its_builtins_is_told_and_nothing_is_recorded() {
+    let nvrtc = gpu::working_nvrtc(Target::Sm100a).unwrap().path().to_path_buf();
+    if !nvrtc.is_absolute() {
+        return; // The loader finds NVRTC by itself, and so it finds the builtins: they cannot be taken away.
+    }
+    let place = Place::new();
+    fs::create_dir(place.path("half")).unwrap();
+    fs::copy(nvrtc, place.path("half/libnvrtc.so.13")).unwrap();
+    let told = || contains("half/libnvrtc.so.13").and(contains("compiles nothing")).and(contains("make toolchain"));
+    place.tune().env("NVKV_NVRTC", "half").assert().code(1).stderr(told());
+    place.nvkv().arg("doctor").env("NVKV_NVRTC", "half").assert().code(1).stdout(told());
+    assert_eq!(place.files(), [place.path("half")]);
+    fs::write(place.path("half/libnvrtc.so.13"), "no library").unwrap();
+    place.tune().env("NVKV_NVRTC", "half").assert().code(1).stderr(contains("does not load").and(contains("pip")));
+}
+
+/// Records that every kernel of the tiny problem failed to compile, as it would be after a real refusal.
+fn record_failures(db: &Path, nvrtc: &str) -> usize {
+    let problem = Problem::Append(AppendProblem {
+        kv_format: KvFormat::Nvfp4,
+        head_dim: 64,
+        page_size: 16,
+        dtype: Dtype::F16,
+        v_scale_order: VScaleOrder::Linear,
+    });
+    let target = Target::Sm100a;
+    let run = NewRun {
+        started_at: "2026-11-29T10:00:00Z".into(),
+        command: "nvkv-tune".into(),
+        target,
+        preset: "quick".into(),
+        generator: env!("CARGO_PKG_VERSION").into(),
+        nvrtc: nvrtc.into(),
+        environment: None,
+        measurement_policy: None,
+    };
+    let mut db = Db::open(db).unwrap();
+    let id = db.begin_run(&run).unwrap();
+    let variants = variants(&problem, Preset::Quick);
+    for &variant in &variants {
+        let kernel = KernelRecord {
+            target,
+            problem,
+            variant,
+            source_hash: render(&problem, &variant, target).unwrap().hash,
+            nvrtc: nvrtc.into(),
+            generator: run.generator.clone(),
+            compiled: None,
+        };
+        let outcome = Outcome::CompileFailed { log: "kernel.cu(7): error: no such thing".into() };
+        let trial =
+            TrialRecord { kernel, shape: None, split: None, is_default: false, outcome, bytes: 0, samples: vec![] };
+        db.record(id, &trial).unwrap();
+    }
+    variants.len()
+}
+
+#[test]
+fn what_failed_before_is_said() {
+    let place = Place::new();
+    let nvrtc = gpu::working_nvrtc(Target::Sm100a).unwrap().version();
+    let failed = record_failures(&place.path("failed.sqlite"), &nvrtc);
+    let said = contains(format!("{failed} of {failed} kernels failed before")).and(contains("no such thing"));
+    place.tune().args(["--db", "failed.sqlite"]).assert().code(1).stderr(said);
 }
 
 #[test]

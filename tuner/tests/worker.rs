@@ -1,7 +1,7 @@
 //! The binary as a worker: sources in, kernels or reasons out. Needs NVRTC, no GPU.
 
 use nvkv_spec::{KernelId, Outcome, Target};
-use nvkv_tuner::worker::{CompileRequest, CompileWorker};
+use nvkv_tuner::worker::{CompileRequest, CompileWorker, NoKernel};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ fn one_worker_compiles_refuses_and_compiles_again() {
     let compiled = worker.compile(&good).unwrap();
     assert!(compiled.cubin.starts_with(b"\x7fELF") && compiled.ptx.contains(&good.id.symbol()));
     assert!(compiled.facts.registers > 0 && compiled.toolchain.nvrtc.starts_with("13."));
-    let Err(Outcome::CompileFailed { log }) = worker.compile(&request("undeclared();")) else { panic!("accepted") };
+    let refused = worker.compile(&request("undeclared();"));
+    let Err(NoKernel::Failed(Outcome::CompileFailed { log })) = refused else { panic!("{refused:?}") };
     assert!(log.contains("undeclared"), "{log}");
     assert_eq!(worker.compile(&good).unwrap().cubin, compiled.cubin);
 }
@@ -34,13 +35,14 @@ fn a_compile_that_is_late_is_a_timeout() {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_nvkv-tune"));
     let mut worker = CompileWorker::of_binary(binary, Duration::from_millis(1));
     let late = worker.compile(&request("out[0] = 1;"));
-    assert!(matches!(late, Err(Outcome::Timeout { .. })), "{late:?}");
+    assert!(matches!(late, Err(NoKernel::Failed(Outcome::Timeout { .. }))), "{late:?}");
 }
 
 #[test]
 fn a_binary_that_is_not_there_is_named() {
     let mut worker = CompileWorker::of_binary("/nowhere/nvkv-tune".into(), Duration::from_secs(1));
-    let Err(Outcome::Crashed { detail, .. }) = worker.compile(&request("")) else { panic!("compiled") };
+    let nothing = worker.compile(&request(""));
+    let Err(NoKernel::Failed(Outcome::Crashed { detail, .. })) = nothing else { panic!("{nothing:?}") };
     assert!(detail.contains("/nowhere/nvkv-tune"), "{detail}");
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::DbArgs;
 use super::{Done, NOTHING, print};
-use crate::gpu::Nvrtc;
+use crate::gpu::working_nvrtc;
 use crate::pipeline::target::DEVICE;
 use crate::worker::probe_device;
 use nvkv_db::{Db, DbError};
@@ -42,7 +42,8 @@ fn gpu() -> Result<String, String> {
 }
 
 fn nvrtc() -> Result<String, String> {
-    let nvrtc = Nvrtc::load().map_err(|error| error.to_string())?;
+    // Any target shows whether it works.
+    let nvrtc = working_nvrtc(Target::Sm90a).map_err(|error| error.to_string())?;
     Ok(format!("{} at {}", nvrtc.version(), nvrtc.path().display()))
 }
 

@@ -1,7 +1,7 @@
 //! CUDA source to PTX and machine code, and the compiler's facts about the result.
 
 use super::nvrtc::{Nvrtc, NvrtcError};
-use nvkv_spec::{CompileFacts, Toolchain};
+use nvkv_spec::{CompileFacts, Target, Toolchain};
 use object::{Object, ObjectSection};
 
 /// A compiled source.
@@ -31,6 +31,17 @@ pub enum CompileError {
 /// NVRTC and this crate, as stored with every result.
 pub fn toolchain(nvrtc: &Nvrtc) -> Toolchain {
     Toolchain { nvrtc: nvrtc.version(), generator: env!("CARGO_PKG_VERSION").to_string() }
+}
+
+/// Loads NVRTC and has it compile a source without fault for `target`: an NVRTC without its builtins loads, and
+/// then refuses everything.
+pub fn working_nvrtc(target: Target) -> Result<Nvrtc, NvrtcError> {
+    const SOURCE: &str = "extern \"C\" __global__ void nvkv_works() {}";
+    let nvrtc = Nvrtc::load()?;
+    match compile(&nvrtc, SOURCE, target.name(), "nvkv_works") {
+        Ok(_) => Ok(nvrtc),
+        Err(error) => Err(NvrtcError::Useless { path: nvrtc.path().into(), reason: error.to_string().trim().into() }),
+    }
 }
 
 /// Compiles `source` for `arch` (such as `sm_90a`, suffix included: without it instructions of the
@@ -99,7 +110,6 @@ fn before(line: &str, words: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvkv_spec::Target;
 
     /// A log of NVRTC 13.0: two kernels, and a function that is not inlined.
     const LOG: &str = "\

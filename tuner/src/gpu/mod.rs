@@ -14,7 +14,7 @@ mod state;
 mod timer;
 
 pub use buffer::{Buffer, KernelParams, Plain};
-pub use compile::{Binary, CompileError, compile, toolchain};
+pub use compile::{Binary, CompileError, compile, toolchain, working_nvrtc};
 pub use device::{Device, DeviceError};
 pub use error::CudaError;
 pub use launch::{Geometry, Graph, Kernel};

@@ -25,6 +25,10 @@ const SUCCESS: c_int = 0;
 /// `NVRTC_ERROR_COMPILATION`: the source is at fault, and the log says where.
 const COMPILATION: c_int = 6;
 
+/// What mends an NVRTC that is there and does not work.
+const INSTALL: &str = "install NVRTC 13 whole, its libnvrtc-builtins beside it, with `make toolchain` or with \
+    `pip install 'nvidia-cuda-nvrtc==13.0.*'`, and name its folder in $NVKV_NVRTC or unset that";
+
 /// NVRTC could not be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum NvrtcError {
@@ -32,13 +36,20 @@ pub enum NvrtcError {
     #[error(transparent)]
     Missing(#[from] NvrtcMissing),
     /// It is there and does not load.
-    #[error("{} does not load: {source}", path.display())]
+    #[error("{} does not load as NVRTC 13: {reason}; {INSTALL}", path.display())]
     Load {
         /// The library or one of its builtins.
         path: PathBuf,
         /// What the loader says.
-        #[source]
-        source: libloading::Error,
+        reason: String,
+    },
+    /// It loads and refuses every source, as without its builtins.
+    #[error("{} loads but compiles nothing: {reason}; {INSTALL}", path.display())]
+    Useless {
+        /// The library.
+        path: PathBuf,
+        /// Its log for a source that has no fault.
+        reason: String,
     },
     /// A call failed for another reason than the source.
     #[error("{call}: {reason}")]
@@ -92,7 +103,7 @@ impl Nvrtc {
         let open = |path: &Path, flags| {
             // SAFETY: NVIDIA's libraries; their initialisers have no precondition.
             unsafe { Library::open(Some(path), flags) }
-                .map_err(|source| NvrtcError::Load { path: path.to_path_buf(), source })
+                .map_err(|error| NvrtcError::Load { path: path.to_path_buf(), reason: whole(&error) })
         };
         let mut libraries = Vec::new();
         for builtins in &found.builtins {
@@ -100,7 +111,7 @@ impl Nvrtc {
         }
         let library = open(&found.nvrtc, RTLD_NOW)?;
         let nvrtc = Self::bind(&library, found.nvrtc.clone())
-            .map_err(|source| NvrtcError::Load { path: found.nvrtc, source })?;
+            .map_err(|error| NvrtcError::Load { path: found.nvrtc, reason: whole(&error) })?;
         libraries.push(library);
         Ok(Self { _libraries: libraries, ..nvrtc })
     }
@@ -196,4 +207,9 @@ impl Nvrtc {
         let reason = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
         Err(NvrtcError::Call { call, reason })
     }
+}
+
+/// An error and its causes: the loader's own says only which of its calls failed.
+fn whole(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

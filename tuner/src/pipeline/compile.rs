@@ -5,8 +5,8 @@ use super::progress::{Progress, Step};
 use super::space::Candidate;
 use super::{cost, stop::Stop};
 use crate::folder::FolderError;
-use crate::gpu::{self, Nvrtc, NvrtcError};
-use crate::worker::{CompileRequest, CompileWorker};
+use crate::gpu::{self, NvrtcError};
+use crate::worker::{CompileRequest, CompileWorker, NoKernel};
 use nvkv_spec::{Outcome, Target, Toolchain};
 use rayon::prelude::*;
 use std::sync::mpsc::Sender;
@@ -19,13 +19,24 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 pub struct Built<'a> {
     /// The candidate.
     pub candidate: &'a Candidate,
-    /// What came of it. An error of the disk ends the run, a failed compile does not.
-    pub result: Result<Result<Artefact, Outcome>, FolderError>,
+    /// What came of it. An error of the machine ends the run, a failed compile does not.
+    pub result: Result<Result<Artefact, Outcome>, MachineError>,
+}
+
+/// Why nothing can be compiled here, whatever the source.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The disk.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The compiler.
+    #[error("{0}")]
+    NoCompiler(String),
 }
 
 /// The compiler that workers will use: a missing or broken NVRTC is told before anything else is done.
-pub fn toolchain() -> Result<Toolchain, NvrtcError> {
-    Nvrtc::load().map(|nvrtc| gpu::toolchain(&nvrtc))
+pub fn toolchain(target: Target) -> Result<Toolchain, NvrtcError> {
+    gpu::working_nvrtc(target).map(|nvrtc| gpu::toolchain(&nvrtc))
 }
 
 /// Compiles `candidates` with `jobs` processes, in order, and sends each as it is done. Ends early
@@ -61,7 +72,7 @@ pub fn one(
     target: Target,
     cache: &Cache,
     progress: &Progress,
-) -> Result<Result<Artefact, Outcome>, FolderError> {
+) -> Result<Result<Artefact, Outcome>, MachineError> {
     let source = &candidate.source;
     if let Some(artefact) = cache.find(&source.hash) {
         progress.add(Step::Cached, 1, cost::COMPILE_MS);
@@ -74,7 +85,8 @@ pub fn one(
             progress.add(Step::Compiled, 1, cost::COMPILE_MS);
             Ok(Ok(artefact))
         }
-        Err(outcome) => Ok(Err(outcome)),
+        Err(NoKernel::Failed(outcome)) => Ok(Err(outcome)),
+        Err(NoKernel::NoCompiler(why)) => Err(MachineError::NoCompiler(why)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is still to be compiled and tried, given what the database knows.
 
 use super::Request;
+use super::compile::reason;
 use super::recorder::Recorder;
 use super::space::Candidate;
 use super::timing::Timing;
@@ -14,7 +15,7 @@ pub fn pending<'a>(
 ) -> anyhow::Result<Vec<&'a Candidate>> {
     let mut pending = Vec::new();
     for (index, case) in request.cases.iter().enumerate() {
-        let of_case = candidates.iter().filter(|c| c.case == index && !recorder.failed_before(c));
+        let of_case = candidates.iter().filter(|c| c.case == index && recorder.failed_before(c).is_none());
         let of_case: Vec<_> = of_case.collect();
         let settled = match &request.machine.gpu {
             Ok(gpu) => Timing::is_settled(request, gpu, recorder, case, &of_case)?,
@@ -25,4 +26,19 @@ pub fn pending<'a>(
         }
     }
     Ok(pending)
+}
+
+/// What is left out because it failed before, with the first reason; none where nothing is.
+pub fn left_out(recorder: &Recorder, candidates: &[Candidate]) -> Option<String> {
+    let mut failed = candidates.iter().filter_map(|c| Some((&c.source.id, recorder.failed_before(c)?)));
+    let (id, outcome) = failed.next()?;
+    let why = reason(outcome);
+    let why = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
+    Some(format!(
+        "{} of {} kernels failed before and are left out, the first ({id}) because: {}: {why}. \
+         Another nvkv or NVRTC tries them again, and so does an empty --db",
+        failed.count() + 1,
+        candidates.len(),
+        outcome.kind(),
+    ))
 }

@@ -4,7 +4,7 @@ use super::cache::Artefact;
 use super::space::Candidate;
 use nvkv_db::{Compiled, Db, DbError, KernelKey, KernelRecord, NewRun, RunId, TrialKey, TrialRecord};
 use nvkv_spec::{Outcome, Problem, Shape, SplitPolicy, Target};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// An open run.
@@ -12,6 +12,7 @@ pub struct Recorder {
     db: Db,
     run: RunId,
     done: HashSet<TrialKey>,
+    failed_before: HashMap<KernelKey, Outcome>,
     target: Target,
     generator: String,
     nvrtc: String,
@@ -24,10 +25,10 @@ impl Recorder {
         let mut db = Db::open(path)?;
         let id = db.begin_run(run)?;
         let done = db.done(run.target, run.environment.as_ref())?;
-        let (generator, nvrtc) = (run.generator.clone(), run.nvrtc.clone());
-        let recorder = Self { db, run: id, done, target: run.target, generator, nvrtc, ceiling: 0.0 };
+        let failed_before = db.failed_kernels(run.target, run.environment.as_ref())?;
+        let (target, generator, nvrtc) = (run.target, run.generator.clone(), run.nvrtc.clone());
+        let mut recorder = Self { db, run: id, done, failed_before, target, generator, nvrtc, ceiling: 0.0 };
         let keys: Vec<_> = candidates.iter().map(|candidate| recorder.kernel_key(candidate)).collect();
-        let mut recorder = recorder;
         recorder.db.adopt(id, &keys)?;
         Ok(recorder)
     }
@@ -42,9 +43,9 @@ impl Recorder {
         self.run
     }
 
-    /// Whether the candidate failed before as a whole: at compiling, or against the reference.
-    pub fn failed_before(&self, candidate: &Candidate) -> bool {
-        self.done.contains(&TrialKey { kernel: self.kernel_key(candidate), shape: None, split: None })
+    /// How the candidate failed as a whole before this run, at compiling or against the reference, if it did.
+    pub fn failed_before(&self, candidate: &Candidate) -> Option<&Outcome> {
+        self.failed_before.get(&self.kernel_key(candidate))
     }
 
     /// Whether the candidate was tried at this shape and split before.

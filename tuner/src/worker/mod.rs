@@ -14,7 +14,7 @@ mod request;
 mod serve;
 mod session;
 
-pub use compile::{CompileWorker, compile_main};
+pub use compile::{CompileWorker, NoKernel, compile_main};
 pub use gpu::{GpuUnavailable, GpuWorker, Limits, probe_device};
 pub use request::{
     CandidateKernel, CompileRequest, Compiled, Depth, MeasureReport, MeasureRequest, VerifyReport, VerifyRequest,
