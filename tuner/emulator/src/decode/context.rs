@@ -84,6 +84,12 @@ impl Context<'_> {
         Ok(self.names.constant(class, bits))
     }
 
+    /// Whether operand `index` is a 64-bit register.
+    pub fn is_double(&mut self, index: usize) -> Result<bool> {
+        let Operand::Name(name) = self.operand(index)? else { return Ok(false) };
+        Ok(self.names.register(&name).is_some_and(|register| register.class == Class::Double))
+    }
+
     fn variable(&self, name: &str) -> Result<u64> {
         let unknown = || self.error(format!("`{name}` is not declared"));
         self.names.variable(name).map_or_else(unknown, |(_, address)| Ok(address))

@@ -46,17 +46,24 @@ fn pair(low: u16, high: u16) -> u32 {
     u32::from(high) << 16 | u32::from(low)
 }
 
-/// Between integers: the source is extended by its own sign, then cut.
+/// Between integers: the source is cut to its type, extended by its own sign, then cut again. Its register may be
+/// wider than its type.
 fn integers(context: &mut Context, to: &str, from: &str) -> Decoded {
-    macro_rules! from {
+    let wide = context.is_double(1)?;
+    macro_rules! between {
+        ($from:ty, $to:ty) => {
+            if wide { map1(context, |a: u64| a as $from as $to) } else { map1(context, |a: u32| a as $from as $to) }
+        };
+    }
+    macro_rules! to {
         ($to:ty) => {
             match from {
-                "u8" => map1(context, |a: u8| a as $to),
-                "s8" => map1(context, |a: u8| a as i8 as $to),
-                "u16" => map1(context, |a: u16| a as $to),
-                "s16" => map1(context, |a: i16| a as $to),
-                "u32" => map1(context, |a: u32| a as $to),
-                "s32" => map1(context, |a: i32| a as $to),
+                "u8" => between!(u8, $to),
+                "s8" => between!(i8, $to),
+                "u16" => between!(u16, $to),
+                "s16" => between!(i16, $to),
+                "u32" => between!(u32, $to),
+                "s32" => between!(i32, $to),
                 "u64" => map1(context, |a: u64| a as $to),
                 "s64" => map1(context, |a: i64| a as $to),
                 _ => Ok(None),
@@ -64,13 +71,13 @@ fn integers(context: &mut Context, to: &str, from: &str) -> Decoded {
         };
     }
     match to {
-        "u8" => from!(u8),
-        "u16" => from!(u16),
-        "s16" => from!(i16),
-        "u32" => from!(u32),
-        "s32" => from!(i32),
-        "u64" => from!(u64),
-        "s64" => from!(i64),
+        "u8" => to!(u8),
+        "u16" => to!(u16),
+        "s16" => to!(i16),
+        "u32" => to!(u32),
+        "s32" => to!(i32),
+        "u64" => to!(u64),
+        "s64" => to!(i64),
         _ => Ok(None),
     }
 }
