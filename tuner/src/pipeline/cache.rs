@@ -27,12 +27,39 @@ pub struct Artefact {
     pub toolchain: Toolchain,
 }
 
-/// What an entry says about its files.
+/// What an entry says about its files. The source's hash is the entry's name.
 #[derive(Serialize, Deserialize)]
 struct Facts {
+    ptx_blake3: String,
     cubin_blake3: String,
     compile: CompileFacts,
     toolchain: Toolchain,
+}
+
+/// [`Facts`], and the hash of their JSON: they are not taken from a damaged file either.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    facts: Facts,
+    blake3: String,
+}
+
+impl Facts {
+    fn seal(self) -> serde_json::Result<Sealed> {
+        let blake3 = hash(&serde_json::to_vec(&self)?);
+        Ok(Sealed { facts: self, blake3 })
+    }
+}
+
+impl Sealed {
+    fn open(self) -> Option<Facts> {
+        let whole = hash(&serde_json::to_vec(&self.facts).ok()?) == self.blake3;
+        whole.then_some(self.facts)
+    }
+}
+
+/// BLAKE3, hex.
+fn hash(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
 }
 
 /// File names of a kernel, in the cache and in a bundle.
@@ -49,17 +76,18 @@ impl Cache {
         Self { root: out.join(".cache").join(target.name()).join(format!("nvrtc-{nvrtc}")) }
     }
 
-    /// The kernel of this source, if it was compiled before and its bytes are still what they were.
+    /// The kernel of this source, if it was compiled before and every byte of it is still what it was.
     pub fn find(&self, source_hash: &str) -> Option<Artefact> {
         let folder = self.root.join(source_hash);
-        let facts: Facts = serde_json::from_slice(&fs::read(folder.join(FACTS)).ok()?).ok()?;
-        let cubin = fs::read(folder.join(CUBIN)).ok()?;
-        (blake3::hash(&cubin).to_hex().as_str() == facts.cubin_blake3).then_some(Artefact {
-            folder,
-            cubin_hash: facts.cubin_blake3,
-            facts: facts.compile,
-            toolchain: facts.toolchain,
-        })
+        let sealed: Sealed = serde_json::from_slice(&fs::read(folder.join(FACTS)).ok()?).ok()?;
+        let facts = sealed.open()?;
+        let files = [(CU, source_hash), (PTX, &facts.ptx_blake3), (CUBIN, &facts.cubin_blake3)];
+        let whole = |(name, blake3): (&str, &str)| fs::read(folder.join(name)).is_ok_and(|b| hash(&b) == blake3);
+        if !files.into_iter().all(whole) {
+            return None;
+        }
+        let Facts { cubin_blake3, compile, toolchain, .. } = facts;
+        Some(Artefact { folder, cubin_hash: cubin_blake3, facts: compile, toolchain })
     }
 
     /// Keeps a compiled kernel. A damaged entry of the same name is replaced.
@@ -68,11 +96,13 @@ impl Cache {
         let aside = tempfile::Builder::new().prefix(".new-").tempdir_in(&self.root);
         let aside = aside.map_err(failed("write to the folder", &self.root))?;
         let facts = Facts {
-            cubin_blake3: blake3::hash(&compiled.cubin).to_hex().to_string(),
+            ptx_blake3: hash(compiled.ptx.as_bytes()),
+            cubin_blake3: hash(&compiled.cubin),
             compile: compiled.facts.clone(),
             toolchain: compiled.toolchain.clone(),
         };
-        let text = serde_json::to_vec_pretty(&facts).map_err(|e| failed("write", aside.path())(e.into()))?;
+        let sealed = facts.seal().map_err(|e| failed("write", aside.path())(e.into()))?;
+        let text = serde_json::to_vec_pretty(&sealed).map_err(|e| failed("write", aside.path())(e.into()))?;
         let files = [(CU, source.as_bytes()), (PTX, compiled.ptx.as_bytes()), (CUBIN, &compiled.cubin), (FACTS, &text)];
         for (name, bytes) in files {
             folder::write_synced(&aside.path().join(name), bytes)?;
@@ -87,7 +117,8 @@ impl Cache {
                 return Err(failed("store", &folder)(error));
             }
         }
-        Ok(Artefact { folder, cubin_hash: facts.cubin_blake3, facts: facts.compile, toolchain: facts.toolchain })
+        let Facts { cubin_blake3, compile, toolchain, .. } = sealed.facts;
+        Ok(Artefact { folder, cubin_hash: cubin_blake3, facts: compile, toolchain })
     }
 }
 
@@ -96,5 +127,37 @@ impl Artefact {
     pub fn cubin(&self) -> Result<Vec<u8>, FolderError> {
         let path = self.folder.join(CUBIN);
         fs::read(&path).map_err(failed("read", &path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_entry_is_not_found_and_is_replaced() {
+        let out = tempfile::tempdir().unwrap();
+        let cache = Cache::new(out.path(), Target::Sm90a, "13.0");
+        let source = "extern \"C\" __global__ void k() {}";
+        let compiled = Compiled {
+            ptx: ".target sm_90a".into(),
+            cubin: b"machine code".to_vec(),
+            facts: CompileFacts { registers: 96, ..CompileFacts::default() },
+            log: String::new(),
+            toolchain: Toolchain { nvrtc: "13.0".into(), generator: "0.1.0".into() },
+        };
+        let stored = cache.store(&hash(source.as_bytes()), source, &compiled).unwrap();
+        assert_eq!(cache.find(&hash(source.as_bytes())), Some(stored.clone()));
+        for (name, from, to) in
+            [(CU, "void", "vojd"), (PTX, "sm_90a", "sm_91a"), (CUBIN, "machine", "Machine"), (FACTS, "96", "97")]
+        {
+            let path = stored.folder.join(name);
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains(from), "{name} was not stored anew");
+            fs::write(&path, text.replacen(from, to, 1)).unwrap();
+            assert_eq!(cache.find(&hash(source.as_bytes())), None, "{name}");
+            assert_eq!(cache.store(&hash(source.as_bytes()), source, &compiled).unwrap(), stored);
+            assert_eq!(cache.find(&hash(source.as_bytes())), Some(stored.clone()), "{name}");
+        }
     }
 }
