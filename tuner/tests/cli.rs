@@ -14,6 +14,7 @@ use predicates::str::{contains, is_match};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// One problem with few variants: a tune of seconds.
@@ -279,6 +280,103 @@ fn flip_a_byte(path: &Path) {
 }
 
 #[test]
+fn a_tune_goes_on_where_nobody_reads_its_messages() {
+    let place = Place::new();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
+        .current_dir(place.0.path())
+        .env("CUDA_VISIBLE_DEVICES", "-1")
+        .args(TINY)
+        .args(["--batch", "64"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(place.manifest()["target"], "sm_100a");
+}
+
+/// Changes the manifest of sm_100a, and its digest with it, as one would who means to.
+fn rewrite(place: &Place, manifest: &Value) {
+    let bytes = serde_json::to_vec_pretty(manifest).unwrap();
+    let digest = format!("{}  manifest.json\n", blake3::hash(&bytes).to_hex());
+    fs::write(place.path("kernels-out/sm_100a/manifest.json"), bytes).unwrap();
+    fs::write(place.path("kernels-out/sm_100a/manifest.b3"), digest).unwrap();
+}
+
+/// A path in the manifest, what is put there, and what `verify` says then.
+const LIES: [(&str, &str, &str); 26] = [
+    ("/schema", "0", "schema 0"),
+    ("/target", r#""sm_90a""#, "sm_90a"),
+    ("/kernels", "[]", "no kernels"),
+    ("/selections", "[]", "no selections"),
+    ("/kernels/0/symbol", r#""other""#, "symbol"),
+    ("/kernels/0/launch/threads", "64", "launch"),
+    ("/kernels/0/launch/shared_bytes", "0", "launch"),
+    ("/kernels/0/launch/grid/0", r#""1""#, "launch"),
+    ("/kernels/0/launch/default_max_splits", r#""1""#, "launch"),
+    ("/kernels/0/variant/query_tile", "0", "none that this nvkv-tune generates"),
+    ("/kernels/0/numerics", r#""exact""#, "numerics"),
+    ("/kernels/0/source_hash", r#""00""#, "source_hash"),
+    ("/kernels/0/toolchain/nvrtc", r#""12.9""#, "12.9"),
+    ("/kernels/0/compile/registers", "1", "compiler facts"),
+    ("/kernels/0/is_default", "null", "not a manifest"),
+    ("/kernels/0/files/cubin/bytes", "1", "kernel.cubin"),
+    ("/kernels/0/files/cubin/path", r#""/etc/hostname""#, "not /etc/hostname"),
+    ("/kernels/0/files/ptx/path", r#""../sm_100a/x""#, "not ../sm_100a/x"),
+    ("/kernels/0/evidence", r#"{"evidence": "verified_on_gpu", "gpu": "B200", "driver": "580"}"#, "verified on a GPU"),
+    ("/selections/0/max_splits", "1", "max_splits"),
+    ("/selections/0/workspace_bytes", "0", "workspace_bytes"),
+    ("/selections/0/min_split_tokens", "7", "min_split_tokens"),
+    ("/selections/0/split", "null", "no split"),
+    ("/selections/0/split", r#"{"chunk": {"tokens": 0}}"#, "no split"),
+    ("/selections/0/shape", r#"{"of": "append", "tokens": 1, "kv_heads": 1}"#, "another operation"),
+    ("/selections/0/trust", r#""timed""#, "times"),
+];
+
+#[test]
+fn a_decode_bundle_has_a_fallback_and_verify_finds_every_lie_in_its_manifest() {
+    let place = Place::new();
+    let problem = ["--arch", "sm_100", "--op", "decode", "--kv-format", "nvfp4", "--numerics", "fp8"];
+    place.nvkv().args(problem).args(["--head-dim", "64", "--batch", "1", "--context", "8192"]).assert().code(0);
+    let said = contains("sound").and(contains("kernels compared")).and(contains(" 0 kernels compared").not());
+    place.nvkv().arg("verify").assert().code(0).stdout(said);
+    place.nvkv().args(["verify", "--db", "none"]).assert().code(0).stdout(contains("0 kernels compared"));
+
+    let manifest = place.manifest();
+    let defaults = manifest["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["is_default"] == true);
+    assert_eq!(defaults.count(), 1, "also where nothing was timed, and another kernel is predicted to win");
+
+    for (path, value, expected) in LIES {
+        let mut lie = manifest.clone();
+        *lie.pointer_mut(path).unwrap() = serde_json::from_str(value).unwrap();
+        rewrite(&place, &lie);
+        let output = place.nvkv().arg("verify").output().unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        assert!(output.status.code() == Some(1) && text.contains(expected), "{path} = {value}: {text}");
+    }
+    for list in ["kernels", "selections"] {
+        let mut twice = manifest.clone();
+        let first = twice[list][0].clone();
+        twice[list].as_array_mut().unwrap().push(first);
+        rewrite(&place, &twice);
+        place.nvkv().arg("verify").assert().code(1).stdout(contains("there twice"));
+    }
+    // A number that nothing else tells.
+    let mut faster = manifest.clone();
+    faster["selections"][0]["predicted_us"] = 0.5.into();
+    rewrite(&place, &faster);
+    place.nvkv().arg("verify").assert().stderr(contains("other winners or times"));
+    rewrite(&place, &manifest);
+    fs::write(place.path("kernels-out/sm_100a/manifest.json"), serde_json::to_vec(&faster).unwrap()).unwrap();
+    place.nvkv().arg("verify").assert().code(1).stdout(contains("manifest.json: changed"));
+
+    rewrite(&place, &manifest);
+    fs::rename(place.path("kernels-out/sm_100a"), place.path("kernels-out/sm_120a")).unwrap();
+    place.nvkv().arg("verify").assert().code(1).stdout(contains("named as for sm_120a"));
+}
+
+#[test]
 fn a_manifest_of_a_newer_schema_is_refused() {
     let place = Place::new();
     fs::create_dir_all(place.path("kernels-out/sm_100a")).unwrap();
@@ -294,8 +392,8 @@ fn a_killed_tune_goes_on_where_it_was() {
         .env("CUDA_VISIBLE_DEVICES", "-1")
         .args(TINY)
         .args(["--batch", "64", "--jobs", "1"])
-        .stderr(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let start = Instant::now();
