@@ -1,7 +1,7 @@
 //! Winners: the views `winners` and `predicted_winners`, read.
 
 use crate::row::{EnvironmentRow, KernelRow};
-use crate::{Db, DbError, EnvironmentKey, KernelRecord, RunId, TrialId};
+use crate::{Db, DbError, EnvironmentKey, KernelKey, KernelRecord, RunId, TrialId};
 use nvkv_spec::{GpuEnvironment, Problem, Shape, SplitPolicy, Target};
 use serde::Serialize;
 use sqlx::types::Json;
@@ -154,6 +154,24 @@ impl Db {
                 winners.extend(rows.into_iter().map(PredictedRow::winner).collect::<Result<Vec<_>, _>>()?);
             }
             Ok(winners)
+        })
+    }
+}
+
+impl Db {
+    /// Whether a kernel gave a wrong result, crashed or hung on any GPU (the view `quarantined`).
+    pub fn is_quarantined(&self, target: Target, key: &KernelKey) -> Result<bool, DbError> {
+        self.run(async |connection| {
+            sqlx::query_scalar(
+                "SELECT EXISTS (SELECT 1 FROM quarantined AS q JOIN kernel_records AS k ON k.kernel = q.kernel
+                                WHERE k.target = ? AND k.kernel_id = ? AND k.source_hash = ? AND k.nvrtc = ?)",
+            )
+            .bind(target.name())
+            .bind(key.kernel_id.as_str())
+            .bind(&key.source_hash)
+            .bind(&key.nvrtc)
+            .fetch_one(connection)
+            .await
         })
     }
 }

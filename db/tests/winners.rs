@@ -93,10 +93,12 @@ fn failed_trials_never_win_and_a_wrong_kernel_wins_nowhere() {
     let fast = timed(4, &[10.0]);
     db.record(run, &fast).unwrap();
     assert_eq!(winning_kernel(&db), id(4));
+    assert!(!db.is_quarantined(Target::Sm90a, &fast.kernel.key()).unwrap());
 
     let wrong = Outcome::Wrong { error: f64::NAN, detail: "kv_len 17, head 3".into() };
-    db.record(run, &TrialRecord { shape: Some(shape(1, 17)), samples: vec![], outcome: wrong, ..fast }).unwrap();
+    db.record(run, &TrialRecord { shape: Some(shape(1, 17)), samples: vec![], outcome: wrong, ..fast.clone() }).unwrap();
     assert_eq!(winning_kernel(&db), id(8), "wrong at another shape");
+    assert!(db.is_quarantined(Target::Sm90a, &fast.kernel.key()).unwrap());
 
     let hang = Outcome::Timeout { stage: Stage::Measure, seconds: 10.0 };
     db.record(run, &failed(8, hang)).unwrap();

@@ -21,15 +21,24 @@ pub struct LaunchRule {
     pub grid: [String; 3],
     /// Workspace in bytes.
     pub workspace: String,
+    /// Decode: blocks an SM that the kernel is budgeted for. 0 for append.
+    pub blocks_per_sm: u32,
+    /// Decode: tokens that a block takes at a time; a shorter split gains nothing. 0 for append.
+    pub block_tokens: u32,
+    /// `max_splits` where no selection is near: what an engineer without a tuner would launch. Any number is right.
+    pub default_max_splits: String,
     /// The whole launch in words.
     pub rule: String,
 }
 
-const DECODE_WORKSPACE: &str = "0 if max_splits <= 1, else round_up(4 * groups, 256) + groups * max_splits * \
-     split_state_bytes, where groups = batch * kv_heads * row_tiles";
+const DECODE_WORKSPACE: &str = "0 if max_splits <= 1, else round_up(4 * counters, 256) + counters * max_splits * \
+     split_state_bytes, where counters = batch * kv_heads * row_tiles";
+const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_heads * row_tiles)), 1, \
+     ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
+     context of any launch; min_split_tokens is 1";
 const DECODE_RULE: &str = "Pass the parameter struct by value. One block a split, KV head and row tile, and request; \
      the block finds its tokens from kv_len on the device, so a captured graph stays valid when lengths change. \
-     max_splits and min_split_tokens come from the selection. Zero the workspace once; each launch leaves it zeroed. \
+     max_splits and min_split_tokens come from the selection, or from default_max_splits where none is near. Zero the workspace once; each launch leaves it zeroed. \
      Launches that share a workspace must be ordered.";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
      rows, K and V, are dealt out in order; the grid's second dimension is the head.";
@@ -46,12 +55,19 @@ impl LaunchRule {
             split_state_bytes: 0,
             grid: ["max_splits", "kv_heads * row_tiles", "batch"].map(String::from),
             workspace: DECODE_WORKSPACE.into(),
+            blocks_per_sm: 0,
+            block_tokens: 0,
+            default_max_splits: "1".into(),
             rule: DECODE_RULE.into(),
         };
         match variant {
-            Variant::Decode(_) => {
-                Self { split_state_bytes: split_state_bytes(problem, variant) / u64::from(row_tiles), ..constants }
-            }
+            Variant::Decode(v) => Self {
+                split_state_bytes: split_state_bytes(problem, variant) / u64::from(row_tiles),
+                blocks_per_sm: v.blocks_per_sm,
+                block_tokens: v.warps * v.tile_tokens,
+                default_max_splits: DEFAULT_MAX_SPLITS.into(),
+                ..constants
+            },
             Variant::Append(v) => {
                 let items = 2 * problem.head_dim() / 16;
                 let blocks = format!("max(1, ceil(tokens * {items} / items_per_block))");
@@ -77,21 +93,21 @@ fn split_state_bytes(problem: &Problem, variant: &Variant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvkv_generator::{Preset, default_variant, problems};
+    use nvkv_generator::{Preset, default_split, default_variant, problems};
     use nvkv_spec::{Operation, Target};
 
     /// The formulas as an engine would write them.
     fn by_the_rule(rule: &LaunchRule, problem: &Problem, shape: Shape, max_splits: u32) -> ([u32; 3], u64) {
         match shape {
             Shape::Decode { batch, kv_heads, .. } => {
-                let groups = u64::from(batch * kv_heads * rule.row_tiles);
-                let states = groups * u64::from(max_splits) * rule.split_state_bytes;
-                let workspace = if max_splits <= 1 { 0 } else { (4 * groups).next_multiple_of(256) + states };
+                let counters = u64::from(batch * kv_heads * rule.row_tiles);
+                let states = counters * u64::from(max_splits) * rule.split_state_bytes;
+                let workspace = if max_splits <= 1 { 0 } else { (4 * counters).next_multiple_of(256) + states };
                 ([max_splits, kv_heads * rule.row_tiles, batch], workspace)
             }
             Shape::Append { tokens, kv_heads } => {
-                let items = tokens * kv_heads * 2 * problem.head_dim() / 16;
-                ([items.div_ceil(rule.items_per_block).max(1), 1, 1], 0)
+                let items = tokens * 2 * problem.head_dim() / 16;
+                ([items.div_ceil(rule.items_per_block).max(1), kv_heads, 1], 0)
             }
         }
     }
@@ -109,6 +125,26 @@ mod tests {
                 let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits });
                 assert_eq!((rule.threads, rule.shared_bytes), (launch.threads, launch.shared_bytes));
                 assert_eq!(by_the_rule(&rule, &problem, shape, splits), (launch.grid, launch.workspace_bytes));
+            }
+        }
+    }
+    /// The rule for shapes that no selection is near to gives the launch that the tuner measures as the default.
+    #[test]
+    fn the_default_split_by_the_rule_is_the_one_that_is_timed() {
+        for &target in Target::ALL {
+            for problem in problems(Preset::Standard, &[Operation::Decode, Operation::Fused]) {
+                let variant = default_variant(&problem, target);
+                let rule = LaunchRule::new(&problem, &variant);
+                for (batch, context, kv_heads) in
+                    [(1, 1, 1), (1, 131_072, 8), (3, 5000, 8), (64, 16384, 2), (4096, 9, 8)]
+                {
+                    let shape = Shape::Decode { batch, context, kv_heads };
+                    let slots = target.facts().sms * rule.blocks_per_sm;
+                    let wave = slots / (batch * kv_heads * rule.row_tiles);
+                    let by_rule = (wave.clamp(1, context.div_ceil(rule.block_tokens)), 1);
+                    let timed = default_split(&problem, &variant, &shape, target).launch(context);
+                    assert_eq!(by_rule, timed, "{} at {} on {target}", problem.key(), shape.key());
+                }
             }
         }
     }

@@ -5,10 +5,10 @@ use super::choices::{self, Choice};
 use super::progress::Progress;
 use super::recorder::Recorder;
 use super::space::{Candidate, yardstick};
-use super::{Request, compile, now};
+use super::{Request, compile, now, replace};
 use crate::bundle::{self, Ingredient, Written};
 use crate::worker::CompileWorker;
-use nvkv_db::KernelRecord;
+use nvkv_db::{Db, KernelRecord};
 use nvkv_generator::render;
 use nvkv_spec::{Evidence, Target, Toolchain};
 
@@ -25,7 +25,6 @@ pub fn bundle(
     let mut available = Vec::new();
     for choice in choices.drain(..) {
         if kitchen.add(choice.kernel(), choice.evidence())? {
-            kitchen.add_fallback(&choice)?;
             available.push(choice);
         } else {
             eprintln!(
@@ -36,6 +35,12 @@ pub fn bundle(
     }
     if available.is_empty() {
         return Ok(None);
+    }
+    let lost = replace::check(&request.out.join(target.name()), &available)?;
+    lost.iter().for_each(|note| eprintln!("note: {note}"));
+    // Choices come problem by problem.
+    for of_problem in available.chunk_by(|a, b| a.problem() == b.problem()) {
+        kitchen.add_fallback(recorder.db(), of_problem)?;
     }
     kitchen.ingredients.sort_by_key(|i| i.kernel.key());
     Ok(Some(bundle::write(&request.out, target, toolchain, &now(), (&kitchen.ingredients, &available))?))
@@ -64,16 +69,28 @@ impl Kitchen<'_> {
         Ok(true)
     }
 
-    /// Adds the default variant of the choice's problem where it was verified and timed beside it.
-    fn add_fallback(&mut self, choice: &Choice) -> anyhow::Result<()> {
-        let Choice::Timed(winner) = choice else { return Ok(()) };
-        if winner.default.is_none() {
-            return Ok(());
+    /// Adds the default variant of the problem of `choices`: it serves shapes that no selection is near to. It counts
+    /// as verified where it was timed beside a winner, and is left out where a GPU found it wrong.
+    fn add_fallback(&mut self, db: &Db, choices: &[Choice]) -> anyhow::Result<()> {
+        let Some(first) = choices.first() else { return Ok(()) };
+        let beside = choices.iter().find(|c| matches!(c, Choice::Timed(winner) if winner.default.is_some()));
+        let evidence = beside.map_or(Evidence::Predicted, |choice| choice.evidence());
+        let problem = first.problem();
+        if let Some(there) = self.ingredients.iter().find(|i| i.is_default && i.kernel.problem == problem) {
+            let kernel = there.kernel.clone();
+            return self.add(&kernel, evidence).map(drop);
         }
-        let Some(variant) = yardstick(&winner.kernel.problem, self.target) else { return Ok(()) };
-        let source = render(&winner.kernel.problem, &variant, self.target)?;
-        let kernel = KernelRecord { variant, source_hash: source.hash, compiled: None, ..winner.kernel.clone() };
-        self.add(&kernel, choice.evidence()).map(drop)
+        let Some(variant) = yardstick(&problem, self.target) else { return Ok(()) };
+        let source = render(&problem, &variant, self.target)?;
+        let kernel = KernelRecord { variant, source_hash: source.hash, compiled: None, ..first.kernel().clone() };
+        if db.is_quarantined(self.target, &kernel.key())? || !self.add(&kernel, evidence)? {
+            eprintln!(
+                "note: the default variant of {} failed; for shapes far from all that were tuned, the bundle has \
+                       no kernel marked is_default",
+                problem.key()
+            );
+        }
+        Ok(())
     }
 
     /// The kernel's files: from the cache, or compiled again where the templates are still the same.
