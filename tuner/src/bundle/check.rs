@@ -1,110 +1,62 @@
-//! Reading a bundle back: every file is there with the bytes it was written with, and every
-//! selection names a kernel that is in it.
+//! Whether a bundle is what this nvkv-tune would write: the files have the bytes they were written with, and all that
+//! follows from a problem, a variant and a shape is worked out again.
 
-use super::manifest::{FILE_NAME, FileEntry, Kernel, Manifest, SCHEMA, parameters};
-use crate::folder::{FolderError, failed};
-use nvkv_spec::KernelId;
-use serde::Deserialize;
+mod kernel;
+mod selection;
+
+use super::manifest::{DIGEST_NAME, FILE_NAME, Manifest, SCHEMA, digest};
+use nvkv_spec::Target;
+use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::hash::Hash;
+use std::path::Path;
 
-/// Why a manifest cannot be used at all.
-#[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
-    /// It cannot be read.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// No bundle is there.
-    #[error("no bundle in {}: `nvkv-tune --out {}` writes one", .0.display(), .0.display())]
-    Missing(PathBuf),
-    /// It is not a manifest.
-    #[error("{}: not a manifest ({source}); tune again to write a new one", path.display())]
-    Malformed {
-        /// Where.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// It was written by a newer nvkv.
-    #[error("{}: schema {found} is newer than {SCHEMA}, which this nvkv-tune reads; use a newer nvkv-tune", path.display())]
-    Newer {
-        /// Where.
-        path: PathBuf,
-        /// Its schema.
-        found: u32,
-    },
-}
-
-/// What is wrong with a bundle, each line with the file it is about.
+/// What is wrong with a bundle, each line with the file or the entry it is about.
 pub type Problems = Vec<String>;
 
-/// The folders of bundles: `folder` itself, or those in it.
-pub fn find(folder: &Path) -> Result<Vec<PathBuf>, Unreadable> {
-    if folder.join(FILE_NAME).exists() {
-        return Ok(vec![folder.to_path_buf()]);
-    }
-    let Ok(entries) = fs::read_dir(folder) else { return Err(Unreadable::Missing(folder.into())) };
-    let visible = entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
-    let mut found: Vec<_> = visible.map(|entry| entry.path()).filter(|path| path.join(FILE_NAME).exists()).collect();
-    found.sort();
-    if found.is_empty() { Err(Unreadable::Missing(folder.into())) } else { Ok(found) }
-}
-
-/// Reads the manifest of the bundle in `folder`.
-pub fn read(folder: &Path) -> Result<Manifest, Unreadable> {
-    #[derive(Deserialize)]
-    struct Version {
-        schema: u32,
-    }
-    let path = folder.join(FILE_NAME);
-    let bytes = fs::read(&path).map_err(failed("read", &path))?;
-    let malformed = |source| Unreadable::Malformed { path: path.clone(), source };
-    // The schema is read first: a newer manifest may have any other shape.
-    let found = serde_json::from_slice::<Version>(&bytes).map_err(malformed)?.schema;
-    if found > SCHEMA {
-        return Err(Unreadable::Newer { path, found });
-    }
-    serde_json::from_slice(&bytes).map_err(malformed)
-}
-
-/// Compares the files in `folder` with what `manifest` says about them.
+/// Compares `manifest` with the files in `folder`, and with what its problems, variants and shapes make of it.
 pub fn check(folder: &Path, manifest: &Manifest) -> Problems {
-    let mut problems: Problems = manifest.kernels.iter().flat_map(|kernel| check_kernel(folder, kernel)).collect();
-    for selection in &manifest.selections {
-        let kernel = manifest.kernels.iter().find(|k| k.id == selection.kernel);
-        let what = format!("selection {} at {}", selection.problem, selection.shape.key());
-        match kernel {
-            None => problems.push(format!("{what}: its kernel {} is not in the bundle", selection.kernel)),
-            Some(kernel) if kernel.problem.key() != selection.problem => {
-                problems.push(format!("{what}: its kernel {} solves {}", kernel.id, kernel.problem.key()));
-            }
-            Some(_) => {}
-        }
-    }
+    let mut problems = check_manifest(folder, manifest);
+    problems.extend(manifest.kernels.iter().flat_map(|kernel| kernel::check(folder, manifest, kernel)));
+    problems.extend(manifest.selections.iter().flat_map(|selection| selection::check(manifest, selection)));
     problems
 }
 
-fn check_kernel(folder: &Path, kernel: &Kernel) -> Problems {
+fn check_manifest(folder: &Path, manifest: &Manifest) -> Problems {
     let mut problems = Problems::new();
-    let id = KernelId::new(&kernel.problem, &kernel.variant);
-    if kernel.id != id || kernel.symbol != id.symbol() {
-        problems.push(format!("{}: named {} by its problem and variant", kernel.id, id));
+    let mut claim = |wrong: bool, what: String| problems.extend(wrong.then(|| format!("{FILE_NAME}: {what}")));
+    claim(manifest.schema != SCHEMA, format!("schema {} does not exist", manifest.schema));
+    claim(manifest.kernels.is_empty(), "it has no kernels".into());
+    claim(manifest.selections.is_empty(), "it has no selections".into());
+    for id in repeated(manifest.kernels.iter().map(|k| &k.id)) {
+        claim(true, format!("kernel {id} is there twice"));
     }
-    if (kernel.parameters.clone(), kernel.parameter_bytes) != parameters(&kernel.problem) {
-        problems.push(format!("{}: its parameters are not those of this nvkv-tune", kernel.id));
+    for (problem, shape) in repeated(manifest.selections.iter().map(|s| (&s.problem, s.shape))) {
+        claim(true, format!("the selection of {problem} at {} is there twice", shape.key()));
     }
-    let files = [&kernel.files.cu, &kernel.files.ptx, &kernel.files.cubin];
-    problems.extend(files.into_iter().filter_map(|file| check_file(folder, file).err()));
+    let target = manifest.target;
+    if let Some(named) = named_target(folder).filter(|named| *named != target) {
+        claim(true, format!("it is for {target}, in a folder named as for {named}"));
+    }
+    problems.extend(check_digest(folder).err());
     problems
 }
 
-fn check_file(folder: &Path, file: &FileEntry) -> Result<(), String> {
-    let path = folder.join(&file.path);
-    let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let hash = blake3::hash(&bytes).to_hex();
-    if hash.as_str() == file.blake3 {
+/// A bundle may be copied under any name, but not under that of another target.
+fn named_target(folder: &Path) -> Option<Target> {
+    fs::canonicalize(folder).ok()?.file_name()?.to_str()?.parse().ok()
+}
+
+fn check_digest(folder: &Path) -> Result<(), String> {
+    let read = |name| fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
+    if read(DIGEST_NAME)? == digest(&read(FILE_NAME)?).into_bytes() {
         return Ok(());
     }
-    Err(format!("{}: changed since it was written (BLAKE3 {hash}, manifest {})", path.display(), file.blake3))
+    Err(format!("{FILE_NAME}: changed since it was written ({DIGEST_NAME} has another BLAKE3)"))
+}
+
+/// The values that come more than once, each time after the first.
+fn repeated<T: Hash + Eq + Clone>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = HashSet::new();
+    values.filter(|value| !seen.insert(value.clone())).collect()
 }

@@ -13,6 +13,14 @@ pub const SCHEMA: u32 = 1;
 /// Name of the manifest in a bundle's folder.
 pub const FILE_NAME: &str = "manifest.json";
 
+/// The manifest's BLAKE3 beside it, as `b3sum` writes it: what no recomputation can tell (times, evidence) is covered too.
+pub const DIGEST_NAME: &str = "manifest.b3";
+
+/// The contents of [`DIGEST_NAME`] for a manifest of these bytes.
+pub fn digest(manifest: &[u8]) -> String {
+    format!("{}  {FILE_NAME}\n", blake3::hash(manifest).to_hex())
+}
+
 /// All kernels of one target, and which of them serves which shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -59,7 +67,8 @@ pub struct Kernel {
     pub toolchain: Toolchain,
     /// Why it may be trusted.
     pub evidence: Evidence,
-    /// Whether it is the default variant, the fallback for shapes that no selection is near to.
+    /// Whether it is the default variant: with [`LaunchRule::default_max_splits`], the fallback for shapes that no
+    /// selection is near to. Every problem has one, unless that kernel failed.
     pub is_default: bool,
 }
 
@@ -156,5 +165,13 @@ pub fn parameters(problem: &Problem) -> (Vec<Parameter>, usize) {
     match problem {
         Problem::Decode(_) => (DecodeParams::FIELDS.iter().map(of).collect(), size_of::<DecodeParams>()),
         Problem::Append(_) => (AppendParams::FIELDS.iter().map(of).collect(), size_of::<AppendParams>()),
+    }
+}
+
+/// What the products of `problem` are computed from; none for append.
+pub fn numerics(problem: &Problem) -> Option<Numerics> {
+    match problem {
+        Problem::Decode(p) => Some(p.numerics),
+        Problem::Append(_) => None,
     }
 }

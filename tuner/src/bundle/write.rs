@@ -1,13 +1,13 @@
 //! Writing a bundle: the whole new folder aside, on the disk, then in the place of the old one.
 
 use super::launch_rule::LaunchRule;
-use super::manifest::{self, FILE_NAME, FileEntry, Files, Kernel, Manifest, SCHEMA, Selection};
+use super::manifest::{self, DIGEST_NAME, FILE_NAME, FileEntry, Files, Kernel, Manifest, SCHEMA, Selection};
 use crate::folder::{self, FolderError, failed};
 use crate::pipeline::cache::{Artefact, CU, CUBIN, PTX};
 use crate::pipeline::choices::Choice;
 use nvkv_db::KernelRecord;
 use nvkv_generator::Launch;
-use nvkv_spec::{Evidence, KernelId, Numerics, Problem, SplitPolicy, Target, Toolchain};
+use nvkv_spec::{Evidence, KernelId, SplitPolicy, Target, Toolchain};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -61,8 +61,10 @@ pub fn write(
         selections: choices.iter().map(selection).collect(),
     };
     let path = aside.path().join(FILE_NAME);
-    let text = serde_json::to_vec_pretty(&manifest).map_err(|e| failed("write", &path)(e.into()))?;
+    let mut text = serde_json::to_vec_pretty(&manifest).map_err(|e| failed("write", &path)(e.into()))?;
+    text.push(b'\n');
     folder::write_synced(&path, &text)?;
+    folder::write_synced(&aside.path().join(DIGEST_NAME), manifest::digest(&text).as_bytes())?;
     folder::sync(aside.path())?;
     publish(out, aside, &current)?;
     Ok(Written { folder: current, kernels: manifest.kernels.len(), bytes: bytes + text.len() as u64 })
@@ -123,7 +125,7 @@ fn kernel(bundle: &Path, ingredient: &Ingredient) -> Result<Kernel, FolderError>
         id,
         problem: kernel.problem,
         variant: kernel.variant,
-        numerics: numerics(&kernel.problem),
+        numerics: manifest::numerics(&kernel.problem),
         launch: LaunchRule::new(&kernel.problem, &kernel.variant),
         parameters,
         parameter_bytes,
@@ -134,13 +136,6 @@ fn kernel(bundle: &Path, ingredient: &Ingredient) -> Result<Kernel, FolderError>
         evidence: evidence.clone(),
         is_default: *is_default,
     })
-}
-
-fn numerics(problem: &Problem) -> Option<Numerics> {
-    match problem {
-        Problem::Decode(p) => Some(p.numerics),
-        Problem::Append(_) => None,
-    }
 }
 
 /// One choice as the manifest says it.
