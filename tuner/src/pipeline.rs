@@ -12,6 +12,7 @@ mod predict;
 pub mod progress;
 mod publish;
 pub mod recorder;
+mod replace;
 pub mod space;
 pub mod stop;
 pub mod target;
@@ -77,6 +78,7 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let candidates = space::render_all(&spaces, machine.target)?;
     let mut recorder = Recorder::begin(&request.db, &new_run(request, &toolchain), &candidates)?;
     recorder.db().notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+    replace::check_before(request, recorder.db())?;
     let cache = cache::Cache::new(&request.out, machine.target, &toolchain.nvrtc);
     let pending = pending::pending(request, &recorder, &candidates)?;
     pending::left_out(&recorder, &candidates).iter().for_each(|note| eprintln!("note: {note}"));

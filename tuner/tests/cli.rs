@@ -385,6 +385,34 @@ fn a_manifest_of_a_newer_schema_is_refused() {
 }
 
 #[test]
+fn a_bundle_is_not_replaced_by_less_without_a_word() {
+    let place = Place::new();
+    let path = place.path("kernels-out/sm_100a/manifest.json");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let newer = r#"{"schema": 99, "other": true}"#;
+    fs::write(&path, newer).unwrap();
+    let before_the_work = || is_match(r"\d compiled").unwrap().not();
+    let refused = |what: &'static str| contains(what).and(contains("--out")).and(before_the_work());
+    place.tune().assert().code(1).stderr(refused("99"));
+    assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+
+    // Another database knows nothing of the first one's shape.
+    place.tune().assert().code(0);
+    let other = ["--db", "other.sqlite", "--batch", "32"];
+    let lost = contains("had 1 selections").and(contains("t64-h8"));
+    place.nvkv().args(TINY).args(other).assert().code(0).stderr(lost);
+
+    // A bundle that was timed elsewhere.
+    let mut manifest = place.manifest();
+    manifest["selections"][0]["trust"] = "timed".into();
+    let timed = serde_json::to_vec(&manifest).unwrap();
+    fs::write(&path, &timed).unwrap();
+    place.nvkv().args(TINY).args(other).assert().code(1).stderr(refused("t32-h8"));
+    assert_eq!(fs::read(&path).unwrap(), timed);
+}
+
+#[test]
 fn a_killed_tune_goes_on_where_it_was() {
     let place = Place::new();
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
