@@ -52,10 +52,11 @@ SELECT DISTINCT kernel, environment
 FROM current_trials
 WHERE outcome = 'wrong' OR (outcome IN ('crashed', 'timeout') AND stage <> 'compile');
 
--- The fastest timed trial of each target, environment, problem and shape. Equal medians: the kernel
--- id decides, then the split. `beats_default` holds where the medians differ beyond noise: for a
--- normal spread a median's standard error is 1.253 sigma / sqrt(n) with sigma = IQR / 1.349, so at
--- 95 % the squared difference exceeds (1.96 * 1.253 / 1.349)^2 = 3.31 times the sum of IQR^2 / n.
+-- The fastest timed trial of each target, environment, problem and shape. Of equal medians the
+-- default's wins, then the kernel id decides, then the split. `beats_default` holds where the medians
+-- differ beyond noise: for a normal spread a median's standard error is 1.253 sigma / sqrt(n) with
+-- sigma = IQR / 1.349, so at 95 % the squared difference exceeds (1.96 * 1.253 / 1.349)^2 = 3.31 times
+-- the sum of IQR^2 / n.
 CREATE VIEW winners AS
 WITH candidates AS (
     SELECT t.id AS trial, t.run, t.kernel, t.shape, t.split, t.is_default, t.environment,
@@ -74,7 +75,8 @@ WITH candidates AS (
 ranked AS (
     SELECT *,
            row_number() OVER (
-               PARTITION BY target, environment, problem, shape ORDER BY median_us, kernel_id, split_key
+               PARTITION BY target, environment, problem, shape
+               ORDER BY median_us, is_default DESC, kernel_id, split_key
            ) AS place,
            first_value(CASE WHEN is_default THEN trial END) OVER (
                PARTITION BY target, environment, problem, shape ORDER BY is_default DESC, trial DESC
@@ -107,7 +109,8 @@ WITH candidates AS (
 ranked AS (
     SELECT *,
            row_number() OVER (
-               PARTITION BY target, problem, shape ORDER BY predicted_us, kernel_id, split_key, trial DESC
+               PARTITION BY target, problem, shape
+               ORDER BY predicted_us, is_default DESC, kernel_id, split_key, trial DESC
            ) AS place,
            first_value(CASE WHEN is_default THEN predicted_us END) OVER (
                PARTITION BY target, problem, shape ORDER BY is_default DESC, trial DESC

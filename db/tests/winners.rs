@@ -60,6 +60,23 @@ fn equal_medians_are_decided_by_kernel_id_then_split_in_any_order_of_recording()
 }
 
 #[test]
+fn of_equal_times_the_default_wins() {
+    let last = if id(4) < id(8) { 8 } else { 4 };
+    for (first, second) in [(4, 8), (8, 4)] {
+        let (_folder, path) = place();
+        let (mut db, on_gpu) = tuning(&path);
+        let without_gpu = db.begin_run(&run(None)).unwrap();
+        for warps in [first, second] {
+            let is_default = warps == last;
+            db.record(on_gpu, &TrialRecord { is_default, ..timed(warps, &[10.0]) }).unwrap();
+            db.record(without_gpu, &TrialRecord { is_default, ..predicted(warps, 9.0) }).unwrap();
+        }
+        assert_eq!(winning_kernel(&db), id(last));
+        assert!(db.predicted_winners(&ALL()).unwrap()[0].is_default);
+    }
+}
+
+#[test]
 fn the_default_is_beaten_only_beyond_noise() {
     let default = |samples: &[f64]| TrialRecord { is_default: true, ..timed(4, samples) };
     let noisy = [90.0, 95.0, 100.0, 105.0, 110.0];
@@ -96,7 +113,8 @@ fn failed_trials_never_win_and_a_wrong_kernel_wins_nowhere() {
     assert!(!db.is_quarantined(Target::Sm90a, &fast.kernel.key()).unwrap());
 
     let wrong = Outcome::Wrong { error: f64::NAN, detail: "kv_len 17, head 3".into() };
-    db.record(run, &TrialRecord { shape: Some(shape(1, 17)), samples: vec![], outcome: wrong, ..fast.clone() }).unwrap();
+    db.record(run, &TrialRecord { shape: Some(shape(1, 17)), samples: vec![], outcome: wrong, ..fast.clone() })
+        .unwrap();
     assert_eq!(winning_kernel(&db), id(8), "wrong at another shape");
     assert!(db.is_quarantined(Target::Sm90a, &fast.kernel.key()).unwrap());
 
