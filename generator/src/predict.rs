@@ -60,13 +60,13 @@ fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &Com
     match (problem, variant, *shape) {
         (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads }) => {
             let row_tiles = p.query_rows().div_ceil(v.query_tile);
-            let tiles = f64::from(batch * kv_heads * row_tiles) * f64::from(context) / 16.0;
+            let tiles = [batch, kv_heads, row_tiles, context].map(f64::from).iter().product::<f64>() / 16.0;
             let spills = f64::from(facts.spill_loads + facts.spill_stores) / 4.0;
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))
         }
         (Problem::Append(p), _, Shape::Append { tokens, kv_heads }) => {
             // About 15 an element: division, rounding, packing.
-            15.0 * f64::from(tokens * kv_heads) * f64::from(2 * p.head_dim) / 32.0
+            15.0 * f64::from(tokens) * f64::from(kv_heads) * f64::from(2 * p.head_dim) / 32.0
         }
         _ => 0.0,
     }

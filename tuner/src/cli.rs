@@ -8,7 +8,7 @@ mod space;
 mod tune;
 mod verify;
 
-use crate::worker;
+use crate::{pipeline, worker};
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {}", in_words(&error));
-        let bad = error.is::<crate::pipeline::target::NoNativeTarget>();
+        let bad = error.is::<pipeline::target::NoNativeTarget>() || error.is::<pipeline::limits::TooLarge>();
         ExitCode::from(if bad { BAD_ARGUMENTS } else { NOTHING })
     })
 }

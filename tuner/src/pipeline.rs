@@ -6,6 +6,7 @@ pub mod cache;
 pub mod choices;
 pub mod compile;
 pub mod cost;
+pub mod limits;
 mod pending;
 pub mod plan;
 mod predict;

@@ -115,6 +115,21 @@ fn bad_arguments_name_what_is_known() {
 }
 
 #[test]
+fn impossible_sizes_name_the_option_to_lower() {
+    let place = Place::new();
+    for (sizes, option) in [
+        (&["--op", "decode", "--batch", "100000", "--context", "64"][..], "lower --batch"),
+        (&["--op", "fused", "--batch", "1", "--context", "64", "--kv-heads", "67108864"], "lower --kv-heads"),
+        (&["--op", "append", "--batch", "67108864", "--kv-heads", "60000"], "lower --batch or --kv-heads"),
+    ] {
+        for plan in [&["--plan"][..], &[]] {
+            place.nvkv().args(["--arch", "sm_90"]).args(sizes).args(plan).assert().code(2).stderr(contains(option));
+        }
+    }
+    assert!(place.files().is_empty());
+}
+
+#[test]
 fn native_without_a_gpu_says_to_name_the_target() {
     Place::new().nvkv().assert().code(2).stderr(contains("--arch sm_100"));
 }

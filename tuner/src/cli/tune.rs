@@ -2,6 +2,7 @@
 
 use super::args::{Arch, DbArgs, Scope};
 use super::{Done, NOTHING, print, print_json};
+use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stop::Stop;
 use crate::pipeline::target::Machine;
@@ -57,9 +58,11 @@ pub fn run(args: &Args) -> Done {
 
 fn request(args: &Args) -> anyhow::Result<Request> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let cases = args.scope.cases();
+    limits::check(&cases)?;
     Ok(Request {
         machine: machine(args.scope.arch)?,
-        cases: args.scope.cases(),
+        cases,
         preset: args.scope.preset,
         db: args.db.db.clone(),
         out: args.out.clone(),

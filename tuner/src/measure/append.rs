@@ -40,7 +40,7 @@ impl AppendBench {
         let mut slots: Vec<i64> = (0..(pages * u64::from(page)) as i64).collect();
         slots.shuffle(&mut rng);
         slots.truncate(tokens as usize);
-        let elements = (tokens * kv_heads * dim) as usize;
+        let elements = tokens as usize * (kv_heads * dim) as usize;
         let rows: [Vec<u16>; 2] = std::array::from_fn(|_| normal_bits(&mut rng, problem.dtype, elements));
         Ok(Self {
             problem: *problem,

@@ -38,8 +38,6 @@ pub fn bundle(
     }
     let lost = replace::check(&request.out.join(target.name()), &available)?;
     lost.iter().for_each(|note| eprintln!("note: {note}"));
-    let lost = replace::check(&request.out.join(target.name()), &available)?;
-    lost.iter().for_each(|note| eprintln!("note: {note}"));
     // Choices come problem by problem.
     for of_problem in available.chunk_by(|a, b| a.problem() == b.problem()) {
         kitchen.add_fallback(recorder.db(), of_problem)?;
