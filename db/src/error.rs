@@ -19,6 +19,15 @@ pub enum DbError {
         /// Why.
         reason: String,
     },
+    /// A name that SQLite would take for something else than a file.
+    #[error(
+        "--db {} names no file, so trials would be lost at the end; give the path of a file (./{0} if that is its name)",
+        .path.display()
+    )]
+    NotAFile {
+        /// What was given.
+        path: PathBuf,
+    },
     /// The file or its folder cannot be written.
     #[error(
         "the database {} is read-only; make the file and its folder writable, or give another place with --db",
@@ -81,7 +90,10 @@ pub enum DbError {
         known: i64,
     },
     /// The schema could not be brought up to date.
-    #[error("cannot bring the schema of {} up to date: {source}; nothing was changed", .path.display())]
+    #[error(
+        "cannot bring the schema of {} up to date: {source}; nothing was changed. Give another place with --db, or \
+         read it with the nvkv that made it", .path.display()
+    )]
     Migration {
         /// Where.
         path: PathBuf,
@@ -97,6 +109,14 @@ pub enum DbError {
     DiskFull {
         /// Where.
         path: PathBuf,
+    },
+    /// The disk failed to read or write.
+    #[error("the disk fails under the database {}: {detail}; check it, or give another place with --db", .path.display())]
+    Disk {
+        /// Where.
+        path: PathBuf,
+        /// SQLite's words.
+        detail: String,
     },
     /// Another process holds the file for longer than the time limit.
     #[error(
@@ -116,7 +136,10 @@ pub enum DbError {
         problem: &'static str,
     },
     /// Anything else that SQLite or a row's decoding says.
-    #[error("the database {}: {source}", .path.display())]
+    #[error(
+        "the database {} is not as nvkv made it: {source}. If another program changed it, restore a copy or give \
+         another place with --db; if none did, this is a defect of nvkv", .path.display()
+    )]
     Sql {
         /// Where.
         path: PathBuf,
@@ -130,6 +153,7 @@ pub enum DbError {
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
 const READONLY: i32 = 8;
+const IOERR: i32 = 10;
 const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const CANTOPEN: i32 = 14;
@@ -144,6 +168,7 @@ impl DbError {
             _ if is_busy(&source) => Self::Busy { path },
             Some(READONLY) => Self::ReadOnly { path },
             Some(CORRUPT | NOTADB) => Self::Corrupt { detail: detail(), path },
+            Some(IOERR) => Self::Disk { detail: detail(), path },
             Some(FULL) => Self::DiskFull { path },
             Some(CANTOPEN) => Self::CannotOpen { reason: cannot_open(&path), path },
             _ => Self::Sql { path, source },
@@ -159,6 +184,15 @@ impl DbError {
             source => Self::Migration { path: path.to_path_buf(), source },
         }
     }
+}
+
+/// Refuses what SQLite reads as a database in memory, or as a URI whose options decide what it is.
+pub(crate) fn require_file(path: &Path) -> Result<(), DbError> {
+    let text = path.to_string_lossy();
+    if text.is_empty() || text.starts_with(":memory:") || text.starts_with("file:") {
+        return Err(DbError::NotAFile { path: path.to_path_buf() });
+    }
+    Ok(())
 }
 
 /// SQLite's result code without its extension.

@@ -33,8 +33,9 @@ impl Db {
     ///
     /// # Errors
     /// [`DbError::Corrupt`], [`DbError::Foreign`] and [`DbError::NewerSchema`] leave the file as it
-    /// was; [`DbError::CannotOpen`], [`DbError::ReadOnly`], [`DbError::Busy`], [`DbError::DiskFull`].
+    /// was; [`DbError::NotAFile`], [`DbError::CannotOpen`], [`DbError::ReadOnly`], [`DbError::Busy`], [`DbError::DiskFull`].
     pub fn open(path: &Path) -> Result<Self, DbError> {
+        crate::error::require_file(path)?;
         let folder = filesystem::folder(path);
         std::fs::create_dir_all(folder).map_err(|e| DbError::CannotOpen {
             path: path.to_path_buf(),
@@ -58,6 +59,7 @@ impl Db {
     /// [`DbError::Missing`], [`DbError::OlderSchema`] (only tuning migrates), [`DbError::UnfinishedLog`],
     /// and those of [`Self::open`].
     pub fn open_read_only(path: &Path) -> Result<Self, DbError> {
+        crate::error::require_file(path)?;
         if !path.exists() {
             return Err(DbError::Missing { path: path.to_path_buf() });
         }

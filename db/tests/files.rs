@@ -156,6 +156,33 @@ fn another_programs_database_is_refused_and_untouched() {
 }
 
 #[test]
+fn what_names_no_file_is_refused() {
+    for name in ["", ":memory:", "file:trials?mode=memory", "file:trials.sqlite"] {
+        for opened in [Db::open(Path::new(name)), Db::open_read_only(Path::new(name))] {
+            let error = opened.map(|_| ()).unwrap_err();
+            assert!(
+                matches!(error, DbError::NotAFile { .. }) && error.to_string().contains("path of a file"),
+                "{error}"
+            );
+        }
+    }
+    let (folder, _) = place();
+    let odd = folder.path().join("file:trials.sqlite");
+    drop(Db::open(&odd).unwrap());
+    assert!(odd.exists());
+}
+
+#[test]
+fn a_database_without_its_tables_is_told_with_the_next_step() {
+    let (_folder, path) = place();
+    filled(&path);
+    execute(&path, "DROP VIEW winners");
+    let db = Db::open_read_only(&path).unwrap();
+    let error = db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap_err().to_string();
+    assert!(error.contains("winners") && error.contains("--db") && error.contains("restore"), "{error}");
+}
+
+#[test]
 fn a_missing_file_is_not_made_by_reading() {
     let (folder, path) = place();
     let error = Db::open_read_only(&path).map(|_| ()).unwrap_err().to_string();
