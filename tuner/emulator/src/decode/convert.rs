@@ -16,10 +16,10 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         // The first operand goes to the upper half.
         ["rn", "f16x2", "f32"] => map2(context, |a: f32, b: f32| pair(f16_bits(b), f16_bits(a))),
         ["rn", "bf16x2", "f32"] => map2(context, |a: f32, b: f32| pair(bf16_bits(b), bf16_bits(a))),
-        ["rn", "f16x2", "e4m3x2"] => map1(context, |a: u16| {
-            let [low, high] = a.to_le_bytes();
-            pair(f16_bits(E4M3.decode(low)), f16_bits(E4M3.decode(high)))
-        }),
+        ["rn", "f16x2", "e4m3x2"] => {
+            let halves: [u16; 256] = std::array::from_fn(|code| f16_bits(E4M3.decode(code as u8)));
+            map1(context, move |a: u16| pair(halves[usize::from(a & 0xFF)], halves[usize::from(a >> 8)]))
+        }
         ["rn", "f16x2", "e2m1x2"] => {
             map1(context, |a: u8| pair(f16_bits(E2M1.decode(a & 15)), f16_bits(E2M1.decode(a >> 4))))
         }

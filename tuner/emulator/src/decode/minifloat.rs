@@ -36,7 +36,7 @@ impl Minifloat {
     pub fn decode(&self, code: u8) -> f32 {
         let negative = code >> self.sign & 1 == 1;
         let Some((significand, exponent)) = self.parts(code & ((1 << self.sign) - 1)) else { return f32::NAN };
-        let magnitude = significand as f32 * 2f32.powi(exponent - self.mantissa as i32);
+        let magnitude = significand as f32 * power_of_two(exponent - self.mantissa as i32);
         if negative { -magnitude } else { magnitude }
     }
 
@@ -47,7 +47,7 @@ impl Minifloat {
         }
         let sign = u8::from(value.is_sign_negative()) << self.sign;
         let magnitude = value.abs();
-        let smallest_normal = 2f32.powi(1 - self.bias);
+        let smallest_normal = power_of_two(1 - self.bias);
         let code = if magnitude < smallest_normal {
             // Codes below the first normal number are multiples of one step; rounding up may reach it.
             (magnitude / smallest_normal * (1 << self.mantissa) as f32).round_ties_even() as u32
@@ -59,4 +59,9 @@ impl Minifloat {
         };
         sign | code.min(u32::from(self.largest)) as u8
     }
+}
+
+/// `2^exponent` for the exponents of normal f32 numbers.
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
 }

@@ -11,7 +11,7 @@ use super::names::Register;
 use super::target::Target;
 use crate::error::FaultKind;
 use crate::exec::{
-    ColumnsB, Factor, Lane, Lanes, MAX_K, Op, Participants, Registers, Rounding, RowsA, Tile, Wgmma, multiply,
+    ColumnsB, Factor, Factors, Lane, Lanes, Op, Participants, Registers, Rounding, RowsA, Tile, Wgmma, multiply,
 };
 
 /// F16 `mma.sync`.
@@ -81,19 +81,19 @@ struct Elements {
 
 impl Elements {
     /// Spreads the register of a lane over a row: `half` 0 holds elements of the first half of K.
-    fn spread(&self, row: &mut [Factor; MAX_K], register: u32, t: usize, half: usize) {
+    fn spread(&self, row: &mut Factors, register: u32, t: usize, half: usize) {
         let count = (32 / self.width) as usize;
         for i in 0..count {
             let bits = register >> (self.width * i as u32) & (u32::MAX >> (32 - self.width));
             let k = half * self.k / 2 + t * count + i;
             let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
-            row[at] = (self.factor)(bits);
+            row.set(at, (self.factor)(bits));
         }
     }
 }
 
 fn rows_a(elements: Elements, registers: &Registers, a: &[Register]) -> RowsA {
-    let mut rows = [[Factor::default(); MAX_K]; 16];
+    let mut rows = [Factors::zeros(); 16];
     for (i, register) in a.iter().enumerate() {
         let values = u32::read(registers, register.slot);
         for (lane, &value) in values.iter().enumerate() {
@@ -104,7 +104,7 @@ fn rows_a(elements: Elements, registers: &Registers, a: &[Register]) -> RowsA {
 }
 
 fn columns_b(elements: Elements, registers: &Registers, b: &[Register]) -> ColumnsB {
-    let mut columns = [[Factor::default(); MAX_K]; 8];
+    let mut columns = [Factors::zeros(); 8];
     for (half, register) in b.iter().enumerate() {
         let values = u32::read(registers, register.slot);
         for (lane, &value) in values.iter().enumerate() {
@@ -195,12 +195,12 @@ pub(crate) fn run_wgmma(
     let elements = Elements { k: 32, width: 8, factor: e4m3_factor, unpack: false };
     let a = rows_a(elements, registers, &op.a);
     for (block, d) in op.d.chunks(4).enumerate() {
-        let mut b = [[Factor::default(); MAX_K]; 8];
+        let mut b = [Factors::zeros(); 8];
         for (n, column) in b.iter_mut().enumerate() {
             for half in 0..2 {
                 let bytes = read(descriptor.chunk((8 * block + n) as u32, half))?.to_le_bytes();
                 for (i, &byte) in bytes.iter().enumerate() {
-                    column[16 * half as usize + i] = e4m3_factor(u32::from(byte));
+                    column.set(16 * half as usize + i, e4m3_factor(u32::from(byte)));
                 }
             }
         }

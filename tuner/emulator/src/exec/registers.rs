@@ -113,6 +113,16 @@ impl Registers {
         }
     }
 
+    /// Sets a register to `bits` in every lane.
+    pub fn fill(&mut self, class: Class, slot: Slot, bits: u64) {
+        let at = slot.0 as usize;
+        match class {
+            Class::Word => self.words[at] = [bits as u32; WARP],
+            Class::Double => self.doubles[at] = [bits; WARP],
+            Class::Predicate => self.predicates[at] = if bits & 1 == 1 { Lanes::MAX } else { 0 },
+        }
+    }
+
     /// Writes one lane of a register; a word takes the low 32 bits.
     pub fn set_bits(&mut self, class: Class, slot: Slot, lane: usize, bits: u64) {
         let at = slot.0 as usize;

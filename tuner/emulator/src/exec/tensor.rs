@@ -7,46 +7,57 @@
 
 use crate::decode::NAN;
 
-/// An operand element: `significand * 2^(exponent - 10)`. The exponent is the element's own, not that of its
-/// leading bit: subnormal numbers keep the format's smallest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Factor {
-    pub significand: i32,
-    pub exponent: i32,
-}
-
-/// Fraction bits of a factor's significand.
-pub(crate) const FACTOR_BITS: u32 = 10;
-/// Exponent of infinities (significand ±1) and NaN (0).
+/// Exponent of infinities and NaN.
 const SPECIAL: i32 = 1 << 20;
 /// Exponent that a zero counts with.
 const ZERO_EXPONENT: i32 = -126;
 
 /// Elements along K of one instruction, at most.
 pub(crate) const MAX_K: usize = 32;
-/// Rows of A, by element.
-pub(crate) type RowsA = [[Factor; MAX_K]; 16];
-/// Columns of B, by element.
-pub(crate) type ColumnsB = [[Factor; MAX_K]; 8];
+
+/// A row of A or a column of B.
+///
+/// The exponent is the element's own, not that of its leading bit: subnormal numbers keep the format's smallest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Factors {
+    values: [f64; MAX_K],
+    exponents: [i32; MAX_K],
+}
+
+/// Rows of A.
+pub(crate) type RowsA = [Factors; 16];
+/// Columns of B.
+pub(crate) type ColumnsB = [Factors; 8];
 /// C or D: 16 rows of 8 columns.
 pub(crate) type Tile = [[f32; 8]; 16];
 
+/// An element of A or B with its exponent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Factor {
+    value: f64,
+    exponent: i32,
+}
+
+impl Factors {
+    pub fn zeros() -> Self {
+        Self { values: [0.0; MAX_K], exponents: [ZERO_EXPONENT; MAX_K] }
+    }
+
+    pub fn set(&mut self, k: usize, factor: Factor) {
+        (self.values[k], self.exponents[k]) = (factor.value, factor.exponent);
+    }
+}
+
 impl Factor {
-    pub fn zero() -> Self {
-        Self { significand: 0, exponent: ZERO_EXPONENT }
-    }
-
     pub fn nan() -> Self {
-        Self { significand: 0, exponent: SPECIAL }
+        Self { value: f64::NAN, exponent: SPECIAL }
     }
 
-    /// `significand` has `bits` fraction bits.
-    pub fn new(negative: bool, significand: u32, bits: u32, exponent: i32) -> Self {
-        if significand == 0 {
-            return Self::zero();
-        }
-        let significand = (significand << (FACTOR_BITS - bits)) as i32;
-        Self { significand: if negative { -significand } else { significand }, exponent }
+    /// `±significand * 2^(exponent - bits)`
+    pub fn new(negative: bool, significand: u32, bits: i32, exponent: i32) -> Self {
+        let value = f64::from(significand) * power_of_two(exponent - bits);
+        let exponent = if significand == 0 { ZERO_EXPONENT } else { exponent };
+        Self { value: if negative { -value } else { value }, exponent }
     }
 
     pub fn from_f16(bits: u16) -> Self {
@@ -54,27 +65,24 @@ impl Factor {
         match exponent {
             0 => Self::new(negative, fraction, 10, -14),
             31 if fraction != 0 => Self::nan(),
-            31 => Self { significand: if negative { -1 } else { 1 }, exponent: SPECIAL },
+            31 => Self { value: if negative { f64::NEG_INFINITY } else { f64::INFINITY }, exponent: SPECIAL },
             _ => Self::new(negative, fraction | 0x400, 10, exponent - 15),
         }
     }
+}
 
-    fn value(self) -> f64 {
-        match (self.exponent, self.significand) {
-            (SPECIAL, 0) => f64::NAN,
-            (SPECIAL, sign) => f64::from(sign) * f64::INFINITY,
-            (exponent, significand) => f64::from(significand) * 2f64.powi(exponent - FACTOR_BITS as i32),
-        }
-    }
+/// `2^exponent` for the exponents of normal f64 numbers.
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
 /// How one instruction adds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rounding {
     /// Fraction bits that an aligned term keeps.
-    pub fraction: u32,
+    pub fraction: i32,
     /// Mantissa bits of a result.
-    pub mantissa: u32,
+    pub mantissa: i32,
     /// Elements along K that are summed at once.
     pub step: usize,
     /// Whether the steps start from zero, and C is added at the end as an f32.
@@ -87,8 +95,8 @@ pub(crate) fn multiply(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Ro
     for (a, d) in a.iter().zip(&mut d) {
         for (b, d) in b.iter().zip(d) {
             let mut sum = if rounding.c_last { 0.0 } else { *d };
-            for (a, b) in a[..k].chunks(rounding.step).zip(b[..k].chunks(rounding.step)) {
-                sum = dot_add(a, b, sum, rounding);
+            for first in (0..k).step_by(rounding.step) {
+                sum = dot_add(a, b, first..first + rounding.step, sum, rounding);
             }
             *d = if rounding.c_last { add(sum, *d) } else { sum };
         }
@@ -101,56 +109,47 @@ fn add(a: f32, b: f32) -> f32 {
     if sum.is_nan() { NAN } else { sum }
 }
 
-/// One step: the products of `a` and `b`, and `c`.
-fn dot_add(a: &[Factor], b: &[Factor], c: f32, rounding: Rounding) -> f32 {
-    let (c_significand, c_exponent) = parts_f32(c);
-    let largest = a.iter().zip(b).fold(c_exponent, |largest, (a, b)| largest.max(a.exponent + b.exponent));
+/// One step: the products of `a` and `b` at `range`, and `c`. All terms are multiples of one unit and all sums are
+/// exact, so that they may be added up in any order, four at a time.
+fn dot_add(a: &Factors, b: &Factors, range: std::ops::Range<usize>, c: f32, rounding: Rounding) -> f32 {
+    let exponents = a.exponents[range.clone()].iter().zip(&b.exponents[range.clone()]);
+    let largest = exponents.fold(exponent_f32(c), |largest, (a, b)| largest.max(a + b));
+    let products = a.values[range.clone()].as_chunks::<4>().0.iter().zip(b.values[range].as_chunks::<4>().0);
+    let product = |(a, b): (&[f64; 4], &[f64; 4])| -> [f64; 4] { std::array::from_fn(|i| a[i] * b[i]) };
     if largest >= SPECIAL / 2 {
-        return special_sum(a, b, c);
+        // An infinity or NaN: what IEEE arithmetic gives.
+        let sum = products.flat_map(product).fold(f64::from(c), |sum, product| sum + product);
+        return if sum.is_nan() { NAN } else { sum as f32 };
     }
-    let align = |significand: i64, bits: u32, exponent: i32| {
-        let shift = (bits as i32 + largest - exponent).min(63) as u32;
-        let magnitude = (significand.unsigned_abs() << rounding.fraction) >> shift;
-        if significand < 0 { -(magnitude as i64) } else { magnitude as i64 }
-    };
-    let mut sum = align(c_significand, 23, c_exponent);
-    for (a, b) in a.iter().zip(b) {
-        // Both have at most 11 bits.
-        let product = a.significand * b.significand;
-        sum += align(i64::from(product), 2 * FACTOR_BITS, a.exponent + b.exponent);
+    let unit = power_of_two(largest - rounding.fraction);
+    let mut sums = [truncated(f64::from(c), unit), 0.0, 0.0, 0.0];
+    for terms in products.map(product) {
+        sums = std::array::from_fn(|i| sums[i] + truncated(terms[i], unit));
     }
-    truncated(sum, largest - rounding.fraction as i32, rounding.mantissa)
-}
-
-/// Signed significand with 23 fraction bits, and exponent.
-fn parts_f32(value: f32) -> (i64, i32) {
-    let bits = value.to_bits();
-    let (exponent, fraction) = ((bits >> 23 & 255) as i32, i64::from(bits & 0x7F_FFFF));
-    let (magnitude, exponent) = match exponent {
-        0 => (fraction, -126),
-        255 => (fraction, SPECIAL),
-        _ => (fraction | 0x80_0000, exponent - 127),
-    };
-    (if value.is_sign_negative() { -magnitude } else { magnitude }, exponent)
-}
-
-/// With an infinity or NaN among the terms: what IEEE arithmetic gives.
-fn special_sum(a: &[Factor], b: &[Factor], c: f32) -> f32 {
-    let sum = a.iter().zip(b).fold(f64::from(c), |sum, (a, b)| sum + a.value() * b.value());
-    if sum.is_nan() { NAN } else { sum as f32 }
-}
-
-/// `sum * 2^unit`, rounded toward zero to `mantissa` bits behind the leading one.
-fn truncated(sum: i64, unit: i32, mantissa: u32) -> f32 {
-    if sum == 0 {
+    let sum = sums[0] + sums[1] + (sums[2] + sums[3]);
+    if sum == 0.0 {
         return 0.0;
     }
-    let magnitude = sum.unsigned_abs();
-    let exponent = 63 - magnitude.leading_zeros() as i32 + unit;
-    let last = exponent.max(-126) - mantissa as i32;
-    let drop = last - unit;
-    let kept = if drop >= 0 { magnitude.checked_shr(drop as u32).unwrap_or(0) } else { magnitude << -drop };
-    // At most 24 bits: both conversions are exact, but for results past the largest f32.
-    let value = (kept as f64 * 2f64.powi(last)) as f32;
-    if sum < 0 { -value } else { value }
+    let exponent = (sum.to_bits() >> 52 & 0x7FF) as i32 - 1023;
+    // At most 24 bits are left: the conversion is exact, but for results past the largest f32.
+    truncated(sum, power_of_two(exponent.max(-126) - rounding.mantissa)) as f32
+}
+
+/// `value` toward zero to a multiple of `unit`, a power of two; `|value|` is below `2^52 * unit`.
+#[inline(always)]
+fn truncated(value: f64, unit: f64) -> f64 {
+    const TO_INTEGER: f64 = (1u64 << 52) as f64;
+    let magnitude = value.abs();
+    let nearest = magnitude + unit * TO_INTEGER - unit * TO_INTEGER;
+    let below = if nearest > magnitude { nearest - unit } else { nearest };
+    below.copysign(value)
+}
+
+/// Exponent that C counts with.
+fn exponent_f32(value: f32) -> i32 {
+    match (value.to_bits() >> 23 & 255) as i32 {
+        0 => -126,
+        255 => SPECIAL,
+        exponent => exponent - 127,
+    }
 }

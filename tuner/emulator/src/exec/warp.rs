@@ -78,13 +78,11 @@ impl Warp {
             doubles: vec![[0; WARP]; plan.doubles],
             predicates: vec![0; plan.predicates],
         };
-        for lane in 0..WARP {
-            for &(register, bits) in &plan.constants {
-                registers.set_bits(register.class, register.slot, lane, bits);
-            }
-            for &(special, slot) in &plan.specials {
-                registers.words[slot.0 as usize][lane] = special.value(&place, lane as u32);
-            }
+        for &(register, bits) in &plan.constants {
+            registers.fill(register.class, register.slot, bits);
+        }
+        for &(special, slot) in &plan.specials {
+            registers.words[slot.0 as usize] = std::array::from_fn(|lane| special.value(&place, lane as u32));
         }
         let threads: u32 = place.threads.iter().product();
         let count = (threads - place.warp * 32).min(32);
