@@ -10,4 +10,4 @@ pub use check::{Problems, check};
 pub use launch_rule::LaunchRule;
 pub use manifest::{FILE_NAME, FileEntry, Files, Kernel, Manifest, Parameter, SCHEMA, Selection, Trust};
 pub use read::{Unreadable, find, read};
-pub use write::{Ingredient, Written, write};
+pub use write::{Ingredient, Written, require_place, write};

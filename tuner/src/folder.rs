@@ -33,6 +33,7 @@ fn next_step(source: &io::Error) -> &'static str {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             "choose a folder that you may write to with --out"
         }
+        ErrorKind::IsADirectory => "a folder is in the way: move it or choose another --out",
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => "a file is in the way: move it or choose another --out",
         _ => "check the path, or choose another with --out",
     }

@@ -19,8 +19,7 @@ pub mod stop;
 pub mod target;
 pub mod timing;
 
-use crate::bundle::Written;
-use crate::folder;
+use crate::bundle::{self, Written};
 use choices::Choice;
 use nvkv_db::{Failure, NewRun};
 use nvkv_generator::Preset;
@@ -71,7 +70,8 @@ pub struct Tuned {
 pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let Request { machine, cases, preset, .. } = request;
     let toolchain = compile::toolchain(machine.target)?;
-    folder::require_writable(&request.out)?;
+    bundle::require_place(&request.out, machine.target)?;
+    cache::require_place(&request.out, machine.target)?;
     let spaces: Vec<_> = cases.iter().map(|(problem, _)| Space::new(*problem, machine.target, *preset)).collect();
     spaces.iter().filter(|space| space.feasible.is_empty()).for_each(|space| {
         eprintln!("note: {} has no feasible variant: {:?}", space.problem.key(), space.rejected);
@@ -87,11 +87,11 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
     progress.finish();
     recorder.finish()?;
-    let bundle = publish::bundle(request, &recorder, &cache, &toolchain)?;
+    let written = publish::bundle(request, &recorder, &cache, &toolchain)?;
     Ok(Tuned {
         choices: choices::of_cases(choices::all(recorder.db(), machine.target, machine.gpu.as_ref().ok())?, cases),
         failures: recorder.db().failures(recorder.run())?,
-        bundle,
+        bundle: written,
         stopped: stop.reason(),
     })
 }

@@ -498,6 +498,19 @@ fn an_unwritable_folder_is_found_out_at_the_start() {
         .code(1)
         .stderr(contains("file/kernels").and(contains("--out")));
     place.tune().args(["--db", "file/db.sqlite"]).assert().code(1).stderr(contains("file").and(contains("--db")));
+    place.tune().args(["--db", ":memory:"]).assert().code(1).stderr(contains(":memory:").and(contains("--db")));
+}
+
+#[test]
+fn what_is_in_a_bundles_way_is_found_out_at_the_start() {
+    for (name, is_folder) in [(".lock", true), ("sm_100a", false), (".cache", false)] {
+        let place = Place::new();
+        let path = place.path("kernels-out").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        if is_folder { fs::create_dir(&path) } else { fs::write(&path, "") }.unwrap();
+        place.tune().assert().code(1).stderr(contains(name).and(contains("in the way")).and(contains("--out")));
+        assert_eq!((place.cached(), place.path("db").exists()), (0, false), "{name}");
+    }
 }
 
 #[test]

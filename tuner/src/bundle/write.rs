@@ -9,6 +9,7 @@ use nvkv_db::KernelRecord;
 use nvkv_generator::Launch;
 use nvkv_spec::{Evidence, KernelId, SplitPolicy, Target, Toolchain};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A kernel that goes into a bundle.
@@ -33,6 +34,17 @@ pub struct Written {
     pub kernels: usize,
     /// Bytes of its files.
     pub bytes: u64,
+}
+
+/// Shows that the bundle of `target` can be written under `out`, so that a long run does not find out at its end.
+pub fn require_place(out: &Path, target: Target) -> Result<(), FolderError> {
+    folder::require_writable(out)?;
+    lock_file(out)?;
+    let current = out.join(target.name());
+    match fs::read_dir(&current) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("use the folder", &current)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Writes the bundle of `target` under `out`. Readers see the old bundle until the new one is whole.
@@ -81,10 +93,15 @@ fn publish(out: &Path, aside: tempfile::TempDir, current: &Path) -> Result<(), F
 
 /// One writer at a time; the lock goes with the process.
 fn lock(out: &Path) -> Result<File, FolderError> {
-    let path = out.join(".lock");
-    let file = File::create(&path).map_err(failed("write", &path))?;
+    let (file, path) = lock_file(out)?;
     file.lock().map_err(failed("lock", &path))?;
     Ok(file)
+}
+
+fn lock_file(out: &Path) -> Result<(File, PathBuf), FolderError> {
+    let path = out.join(".lock");
+    let file = File::create(&path).map_err(failed("write", &path))?;
+    Ok((file, path))
 }
 
 fn aside_prefix(target: Target) -> String {

@@ -70,6 +70,11 @@ pub const PTX: &str = "kernel.ptx";
 pub const CUBIN: &str = "kernel.cubin";
 const FACTS: &str = "facts.json";
 
+/// Shows that kernels of `target` can be kept under `out`.
+pub fn require_place(out: &Path, target: Target) -> Result<(), FolderError> {
+    folder::require_writable(&out.join(".cache").join(target.name()))
+}
+
 impl Cache {
     /// The cache of one target and compiler under `out`.
     pub fn new(out: &Path, target: Target, nvrtc: &str) -> Self {
