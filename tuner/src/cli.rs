@@ -9,7 +9,8 @@ mod tune;
 mod verify;
 
 use crate::{pipeline, worker};
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -76,7 +77,7 @@ type Done = anyhow::Result<ExitCode>;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| explained(error).exit());
     let done = match cli.command {
         None => tune::run(&cli.tune),
         Some(Command::Tune(args)) => tune::run(&args),
@@ -88,9 +89,30 @@ pub fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {}", in_words(&error));
-        let bad = error.is::<pipeline::target::NoNativeTarget>() || error.is::<pipeline::limits::TooLarge>();
+        let bad = error.is::<pipeline::target::NoNativeTarget>()
+            || error.is::<pipeline::limits::TooLarge>()
+            || error.is::<args::BadArguments>();
         ExitCode::from(if bad { BAD_ARGUMENTS } else { NOTHING })
     })
+}
+
+/// clap takes any word after an option for a subcommand: here it says which of the two it is.
+fn explained(error: clap::Error) -> clap::Error {
+    let mut command = Cli::command();
+    let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::ArgumentConflict, Some(ContextValue::String(word))) => word.clone(),
+        _ => return error,
+    };
+    if command.find_subcommand(&word).is_some() {
+        let text = format!("a command comes before its options: `nvkv-tune {word} ...`");
+        return command.error(ErrorKind::ArgumentConflict, text);
+    }
+    command.error(ErrorKind::UnknownArgument, format!("unexpected argument '{word}': neither an option nor a command"))
+}
+
+/// Why no GPU is used, in short: what mends it is in the second half of the sentence, and `doctor` says it.
+fn cause(why: &str) -> &str {
+    why.split("; ").next().unwrap_or(why)
 }
 
 /// The error and its causes, each said once: some errors already say their cause.

@@ -107,11 +107,41 @@ fn bad_arguments_name_what_is_known() {
         (["--v-scale-order", "random"], "interleaved4"),
         (["--batch", "0"], "from 1"),
         (["--time-limit", "soon"], "minutes"),
+        (["--time-limit", "0"], "more than 0"),
+        (["--group", "-1"], "from 1 to 16"),
+        (["--batch", "-4"], "from 1"),
     ] {
         place.nvkv().args(arguments).assert().code(2).stderr(contains(arguments[1]).and(contains(expected)));
     }
     place.nvkv().arg("--frobnicate").assert().code(2);
+    let extra = place.nvkv().args(["--arch", "sm_100", "extra"]).assert();
+    extra.code(2).stderr(contains("unexpected argument 'extra'"));
+    let late = place.nvkv().args(["--arch", "sm_100", "query"]).assert();
+    late.code(2).stderr(contains("`nvkv-tune query ...`"));
     assert!(place.files().is_empty());
+}
+
+#[test]
+fn options_that_nothing_uses_are_refused() {
+    let place = Place::new();
+    for (option, value) in [("--context", "4096"), ("--group", "4"), ("--q-len", "2"), ("--numerics", "exact")] {
+        for command in [["space"].as_slice(), &["tune", "--plan"]] {
+            let append =
+                place.nvkv().args(command).args(["--arch", "sm_100", "--op", "append", option, value]).assert();
+            append.code(2).stderr(contains(option).and(contains("append")));
+        }
+        let both = place.nvkv().args(["space", "--arch", "sm_100", "--op", "append, decode", option, value]).assert();
+        both.code(0).stdout(contains("append-").and(contains("decode-")));
+    }
+    place.tune().arg("--plan").assert().code(0).stderr(contains("libcuda").not());
+}
+
+#[test]
+fn arguments_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = std::ffi::OsStr::from_bytes(b"out-\xff");
+    let place = Place::new();
+    place.tune().arg("--out").arg(odd).arg("--plan").assert().code(0);
 }
 
 #[test]
@@ -221,8 +251,11 @@ fn doctor_succeeds_where_kernels_can_be_compiled() {
 #[test]
 fn a_plan_writes_nothing() {
     let place = Place::new();
-    let counts = contains("compiles").and(contains("time")).and(contains("disk"));
+    let counts = contains("compiles").and(contains("time")).and(contains("disk")).and(contains("at 1 shape\n"));
     place.tune().arg("--plan").assert().code(0).stdout(counts).stderr(contains("target sm_100a"));
+    let full = ["--plan", "--arch", "sm_100", "--preset", "full", "--jobs", "100000"];
+    let long = is_match(r"compiles   \d+,\d{3},?\d* with 100,000 jobs(.|\n)*about [\d,]+ (days|h),").unwrap();
+    place.nvkv().args(full).assert().code(0).stdout(long);
     let output = place.tune().args(["--plan", "--json"]).output().unwrap();
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((plan["problems"].as_u64(), plan["timings"].as_u64()), (Some(1), Some(0)));
@@ -459,7 +492,7 @@ fn a_killed_tune_goes_on_where_it_was() {
 #[test]
 fn a_time_limit_stops_cleanly_and_says_how_to_go_on() {
     let place = Place::new();
-    place.tune().args(["--time-limit", "0"]).assert().code(1).stderr(contains("run the same command again"));
+    place.tune().args(["--time-limit", "0.00001"]).assert().code(1).stderr(contains("run the same command again"));
     place.tune().assert().code(0);
 }
 

@@ -4,6 +4,17 @@ use clap::Args;
 use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset};
 use nvkv_spec::{Dtype, KvFormat, Numerics, Operation, Target, UnknownTarget, VScaleOrder};
 use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Options that do not go together, or are used by nothing that was asked for.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadArguments(pub String);
+
+/// Parses one element of a list: spaces around it, as in `--op 'decode, append'`, mean nothing.
+pub fn named<T: FromStr>(text: &str) -> Result<T, T::Err> {
+    text.trim().parse()
+}
 
 /// The value of `--arch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +41,7 @@ pub fn preset(text: &str) -> Result<Preset, String> {
 }
 
 fn one_of(text: &str, known: &[u32]) -> Result<u32, String> {
-    text.parse().ok().filter(|value| known.contains(value)).ok_or_else(|| {
+    text.trim().parse().ok().filter(|value| known.contains(value)).ok_or_else(|| {
         let known: Vec<_> = known.iter().map(u32::to_string).collect();
         format!("must be one of {}", known.join(", "))
     })
@@ -57,7 +68,8 @@ pub fn q_len(text: &str) -> Result<u32, String> {
 }
 
 fn in_range(text: &str, low: u32, high: u32) -> Result<u32, String> {
-    text.parse()
+    text.trim()
+        .parse()
         .ok()
         .filter(|value| (low..=high).contains(value))
         .ok_or_else(|| format!("must be a whole number from {low} to {high}"))
@@ -73,40 +85,40 @@ pub fn size(text: &str) -> Result<u32, String> {
 #[derive(Args, Clone, Debug, Default)]
 pub struct Lists {
     /// Operations: decode, fused, append
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<Operation>, help_heading = "Problems")]
     pub op: Vec<Operation>,
     /// Storage of the cache: nvfp4, fp8_e4m3
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<KvFormat>, help_heading = "Problems")]
     pub kv_format: Vec<KvFormat>,
     /// What products are computed from: fp8 (as the NVFP4 cache is defined), exact
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<Numerics>, help_heading = "Problems")]
     pub numerics: Vec<Numerics>,
     /// Elements of a head: 64, 128, 256
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = head_dim, help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = head_dim, allow_negative_numbers = true, help_heading = "Problems")]
     pub head_dim: Vec<u32>,
     /// Query heads a KV head, 1 to 16
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = group, help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = group, allow_negative_numbers = true, help_heading = "Problems")]
     pub group: Vec<u32>,
     /// Tokens a page: 8, 16, 32, 64, 128
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = page_size, help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = page_size, allow_negative_numbers = true, help_heading = "Problems")]
     pub page_size: Vec<u32>,
     /// New tokens a request, 1 to 8
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = q_len, help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = q_len, allow_negative_numbers = true, help_heading = "Problems")]
     pub q_len: Vec<u32>,
     /// Type of Q, the output and new K and V: f16, bf16
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<Dtype>, help_heading = "Problems")]
     pub dtype: Vec<Dtype>,
     /// Order of the V block scales: linear, interleaved4
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Problems")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<VScaleOrder>, help_heading = "Problems")]
     pub v_scale_order: Vec<VScaleOrder>,
     /// Requests; for append, new tokens
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, help_heading = "Shapes")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub batch: Vec<u32>,
     /// Cached tokens a request
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, help_heading = "Shapes")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub context: Vec<u32>,
     /// KV heads [default: the preset's, or 8 where --batch or --context is given]
-    #[arg(long, value_name = "N", value_parser = size, help_heading = "Shapes")]
+    #[arg(long, value_name = "N", value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub kv_heads: Option<u32>,
 }
 

@@ -1,6 +1,6 @@
 //! From a preset and the lists on the command line to problems and shapes.
 
-use super::args::{Lists, Scope};
+use super::args::{BadArguments, Lists, Scope};
 use crate::pipeline::space::Case;
 use nvkv_generator::{Preset, problems, shapes};
 use nvkv_spec::{Operation, Problem, Shape, VScaleOrder};
@@ -20,13 +20,35 @@ macro_rules! set {
 
 impl Scope {
     /// The problems of this scope and their shapes, each once, in the preset's order.
-    pub fn cases(&self) -> Vec<Case> {
+    ///
+    /// # Errors
+    /// Where an option is given that no listed operation uses.
+    pub fn cases(&self) -> Result<Vec<Case>, BadArguments> {
+        self.lists.refuse_unused()?;
         let problems = self.lists.problems(self.preset);
-        problems.into_iter().map(|problem| (problem, self.lists.shapes(&problem, self.preset))).collect()
+        Ok(problems.into_iter().map(|problem| (problem, self.lists.shapes(&problem, self.preset))).collect())
     }
 }
 
 impl Lists {
+    /// An append has no queries and no context: options about them would be ignored without a word.
+    fn refuse_unused(&self) -> Result<(), BadArguments> {
+        let given = [
+            ("--numerics", !self.numerics.is_empty()),
+            ("--group", !self.group.is_empty()),
+            ("--q-len", !self.q_len.is_empty()),
+            ("--context", !self.context.is_empty()),
+        ];
+        let attends = self.op.is_empty() || self.op.iter().any(|op| *op != Operation::Append);
+        match given.into_iter().find(|(_, given)| *given && !attends) {
+            None => Ok(()),
+            Some((option, _)) => Err(BadArguments(format!(
+                "{option} means nothing to --op append: leave it out, or list decode or fused too (--batch says how \
+                 many tokens are appended)"
+            ))),
+        }
+    }
+
     /// The preset's problems with every listed axis replaced.
     fn problems(&self, preset: Preset) -> Vec<Problem> {
         let operations = if self.op.is_empty() { Operation::ALL } else { &self.op };
@@ -52,7 +74,9 @@ impl Lists {
         let kv_heads = self.kv_heads.unwrap_or(KV_HEADS);
         let listed = match problem {
             // An append has no context: the batch says how many tokens come in one step.
-            Problem::Append(_) if self.batch.is_empty() => return of_preset,
+            Problem::Append(_) if self.batch.is_empty() => {
+                of_preset.into_iter().map(|shape| self.with_kv_heads(shape)).collect()
+            }
             Problem::Append(_) => self.batch.iter().map(|&tokens| Shape::Append { tokens, kv_heads }).collect(),
             Problem::Decode(_) => {
                 let batches = or_else(&self.batch, &of_preset, |batch, _| batch);
@@ -120,4 +144,17 @@ fn unique<T: PartialEq>(values: Vec<T>) -> Vec<T> {
         }
         kept
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kv_heads_hold_for_appends_beside_a_listed_context() {
+        let lists = Lists { context: vec![4096], kv_heads: Some(4), ..Lists::default() };
+        let appends = problems(Preset::Quick, &[Operation::Append]);
+        let shapes = lists.shapes(&appends[0], Preset::Quick);
+        assert!(!shapes.is_empty() && shapes.iter().all(|shape| shape.kv_heads() == 4), "{shapes:?}");
+    }
 }

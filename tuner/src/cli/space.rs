@@ -25,7 +25,7 @@ pub fn run(args: &Args) -> Done {
         Arch::Native => tune::machine(Arch::Native)?.target,
     };
     eprintln!("{}", headline(target));
-    let cases = args.scope.cases();
+    let cases = args.scope.cases()?;
     let spaces: Vec<_> = cases.iter().map(|(problem, _)| Space::new(*problem, target, args.scope.preset)).collect();
     if !args.json {
         return print(&report::spaces(&spaces)).map(|()| ExitCode::SUCCESS);

@@ -1,7 +1,7 @@
 //! `nvkv-tune [tune]`: the whole job.
 
 use super::args::{Arch, DbArgs, Scope};
-use super::{Done, NOTHING, print, print_json};
+use super::{Done, NOTHING, cause, print, print_json};
 use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stop::Stop;
@@ -23,10 +23,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "kernels-out")]
     out: PathBuf,
     /// Compilers at a time [default: one a core]
-    #[arg(long, value_name = "N", value_parser = super::args::size)]
+    #[arg(long, value_name = "N", value_parser = super::args::size, allow_negative_numbers = true)]
     jobs: Option<u32>,
     /// Stop cleanly after so many minutes; the same command goes on from there
-    #[arg(long, value_name = "MINUTES", value_parser = minutes)]
+    #[arg(long, value_name = "MINUTES", value_parser = minutes, allow_negative_numbers = true)]
     time_limit: Option<Duration>,
     /// Print what would be compiled and timed, with a time and disk estimate, and write nothing
     #[arg(long)]
@@ -37,19 +37,21 @@ pub struct Args {
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {
-    let minutes = text.parse().ok().filter(|minutes: &f64| (0.0..1e6).contains(minutes));
-    minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)).ok_or_else(|| "must be a number of minutes".into())
+    let minutes = text.parse().ok().filter(|minutes: &f64| *minutes > 0.0 && *minutes < 1e6);
+    let limit = minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes));
+    limit.ok_or_else(|| "must be a number of minutes, more than 0".into())
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Done {
     let request = request(args)?;
-    announce(&request);
+    eprintln!("{}", headline(request.machine.target));
     if args.plan {
         let plan = Plan::new(&request);
         let text = report::plan(&plan, request.jobs);
         return (if args.json { print_json(&plan) } else { print(&text) }).map(|()| ExitCode::SUCCESS);
     }
+    announce(&request);
     let tuned = tune(&request, &Stop::new(args.time_limit))?;
     if args.json { print_json(&report::json(&request, &tuned)) } else { print(&report::table(&tuned.choices)) }?;
     conclude(&request, &tuned);
@@ -58,7 +60,7 @@ pub fn run(args: &Args) -> Done {
 
 fn request(args: &Args) -> anyhow::Result<Request> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let cases = args.scope.cases();
+    let cases = args.scope.cases()?;
     limits::check(&cases)?;
     Ok(Request {
         machine: machine(args.scope.arch)?,
@@ -67,7 +69,7 @@ fn request(args: &Args) -> anyhow::Result<Request> {
         db: args.db.db.clone(),
         out: args.out.clone(),
         jobs: args.jobs.map_or(cores, |jobs| jobs as usize),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "),
     })
 }
 
@@ -80,12 +82,13 @@ pub fn machine(arch: Arch) -> anyhow::Result<Machine> {
     Ok(Machine::find(named)?)
 }
 
-/// Says first what will be done: for which target, and whether anything is timed.
+/// Says what will be done: whether anything is timed.
 fn announce(request: &Request) {
-    eprintln!("{}", headline(request.machine.target));
     match &request.machine.gpu {
         Ok(gpu) => eprintln!("GPU {} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver),
-        Err(why) => eprintln!("nothing is timed: {why}. Kernels will be compiled, and their order PREDICTED"),
+        Err(why) => {
+            eprintln!("nothing is timed: {}. Kernels will be compiled, and their order PREDICTED", cause(why));
+        }
     }
 }
 

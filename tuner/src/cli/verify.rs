@@ -1,7 +1,7 @@
 //! `nvkv-tune verify`: hashes and rows agree; with a GPU of the target, the results again.
 
 use super::args::DbArgs;
-use super::{Done, NOTHING, print, print_json};
+use super::{Done, NOTHING, cause, print, print_json};
 use crate::bundle::{self, Kernel, Manifest, Problems, Selection};
 use crate::pipeline::choices::Choice;
 use crate::pipeline::compile::reason;
@@ -148,7 +148,7 @@ fn agrees(selection: &Selection, winner: &Choice) -> bool {
 /// Runs every kernel against the reference, where a GPU of the target is here.
 fn against_reference(folder: &Path, manifest: &Manifest) -> anyhow::Result<Problems> {
     if let Err(why) = Machine::find(Some(manifest.target))?.gpu {
-        eprintln!("note: results are not checked again: {why}");
+        eprintln!("note: results are not checked again: {}", cause(&why));
         return Ok(Problems::new());
     }
     let mut worker = GpuWorker::new(DEVICE, Limits { verify: FULL_LIMIT, ..LIMITS });

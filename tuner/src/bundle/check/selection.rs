@@ -2,11 +2,9 @@
 
 use super::super::manifest::{Kernel, Manifest, Selection, Trust};
 use super::Problems;
+use crate::pipeline::limits;
 use nvkv_generator::Launch;
 use nvkv_spec::{Evidence, Problem, Shape, SplitPolicy};
-
-/// Sizes up to which launches are worked out.
-const LARGEST: u32 = 1 << 26;
 
 pub fn check(manifest: &Manifest, selection: &Selection) -> Problems {
     let Some(kernel) = manifest.kernels.iter().find(|k| k.id == selection.kernel) else {
@@ -32,8 +30,11 @@ fn check_launch(selection: &Selection, kernel: &Kernel) -> Option<String> {
         (Problem::Append(_), Shape::Append { tokens, kv_heads }) => [tokens, kv_heads, 1],
         _ => return Some("its shape is of another operation".into()),
     };
-    if !sizes.iter().all(|size| (1..=LARGEST).contains(size)) {
-        return Some("its shape is not one that can be launched".into());
+    if sizes.contains(&0) {
+        return Some("its shape is empty".into());
+    }
+    if let Err(error) = limits::check(&[(kernel.problem, vec![selection.shape])]) {
+        return Some(error.to_string());
     }
     let split = match (kernel.problem, selection.split) {
         (Problem::Decode(_), None | Some(SplitPolicy::Even { splits: 0 } | SplitPolicy::Chunk { tokens: 0 })) => {
