@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlx::types::Json;
 use std::collections::HashMap;
+use std::mem::discriminant;
 
 /// What is looked up.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +49,7 @@ pub enum Answer {
     Miss {
         /// What is missing, what exists instead, and the next step.
         why: String,
-        /// The tuned or compiled problem of this target that differs in the fewest fields.
+        /// The tuned or compiled problem of this target and kind (attention, or append) that differs in the fewest fields.
         nearest: Option<Problem>,
     },
 }
@@ -89,7 +90,9 @@ impl Db {
     /// Why `query` has no answer.
     fn miss(&self, query: &Query) -> Result<Answer, DbError> {
         let recorded = self.recorded(query.target)?;
-        let nearest = recorded.keys().min_by_key(|p| (differences(p, &query.problem), p.key())).copied();
+        // An append says nothing about attention, nor the other way round.
+        let related = recorded.keys().filter(|p| discriminant(*p) == discriminant(&query.problem));
+        let nearest = related.min_by_key(|p| (differences(p, &query.problem), p.key())).copied();
         let why = match (recorded.get(&query.problem), nearest) {
             (Some(outcomes), _) => {
                 let place = if query.environment.is_some() { " on this GPU and driver" } else { "" };
@@ -103,7 +106,10 @@ impl Db {
                     nearest.key()
                 )
             }
-            (None, None) => format!("nothing was tuned for {0}; `nvkv-tune --arch {0}` does", query.target),
+            (None, None) => {
+                let operation = query.problem.operation();
+                format!("no {operation} was tuned for {0}; `nvkv-tune --arch {0} --op {operation}` does", query.target)
+            }
         };
         Ok(Answer::Miss { why, nearest })
     }

@@ -99,7 +99,7 @@ fn a_miss_says_what_exists() {
     let (_folder, path) = place();
     let (mut db, run) = tuning(&path);
     let (why, nearest) = miss(&db, &ask(shape(1, 1024)));
-    assert!(why.contains("nothing was tuned for sm_90a") && why.contains("nvkv-tune --arch sm_90a"), "{why}");
+    assert!(why.contains("no decode was tuned for sm_90a") && why.contains("nvkv-tune --arch sm_90a"), "{why}");
     assert_eq!(nearest, None);
 
     let (problem, of_append) = append();
@@ -110,6 +110,7 @@ fn a_miss_says_what_exists() {
         ..timed(4, &[1.0])
     };
     db.record(run, &appended).unwrap();
+    assert_eq!(miss(&db, &ask(shape(1, 1024))).1, None, "an append is near to no decode");
     db.record(run, &TrialRecord { kernel: kernel(decode(64), variant(4), "d64"), ..timed(4, &[1.0]) }).unwrap();
     let (why, nearest) = miss(&db, &ask(shape(1, 1024)));
     assert!(why.contains(&decode(128).key()) && why.contains("never tuned for sm_90a"), "{why}");

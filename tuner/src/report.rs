@@ -126,6 +126,13 @@ fn render(rows: &[&Row], time: &str) -> String {
     format!("{table}\n")
 }
 
+/// A time to two digits: more than a model's prediction is worth.
+pub fn two_digits(us: f64) -> String {
+    let rounded: f64 = format!("{us:.1e}").parse().unwrap_or(us);
+    let decimals = 1 - rounded.log10().floor() as i32;
+    format!("{rounded:.*}", decimals.clamp(0, 9) as usize)
+}
+
 fn against_default(row: &Row) -> String {
     match (row.is_default, row.speedup_over_default, row.beats_default) {
         (true, ..) => "is it".into(),
@@ -194,4 +201,17 @@ pub fn spaces(spaces: &[Space]) -> String {
         table.add_row([space.problem.key(), space.total().to_string(), feasible, reasons]);
     }
     format!("{table}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn predictions_have_two_digits() {
+        let all = [(0.05, "0.050"), (0.1234, "0.12"), (9.99, "10"), (9.94, "9.9"), (14.6, "15"), (1234.5, "1200")];
+        for (us, text) in all {
+            assert_eq!(two_digits(us), text);
+        }
+    }
 }

@@ -563,6 +563,55 @@ fn a_query_without_a_database_says_how_to_make_one() {
 }
 
 #[test]
+fn a_query_takes_the_options_of_its_operation_only() {
+    let place = Place::new();
+    let query = |arguments: &str| {
+        let mut command = place.nvkv();
+        command.args("query --arch sm_90 --head-dim 128 --page-size 16".split(' ')).args(arguments.split(' '));
+        command.assert().code(2)
+    };
+    query("--op append").stderr(contains("asks for --tokens").and(contains("--group").not()));
+    query("--op append --tokens 8 --context 4096").stderr(contains("does not take --context"));
+    query("--op append --tokens 8 --q-len 2").stderr(contains("does not take --q-len"));
+    query("--group 8").stderr(contains("asks for --batch, --context"));
+    query("--group 8 --batch 1 --context 64 --tokens 8").stderr(contains("does not take --tokens"));
+    query("--group 8 --batch 100000 --context 64").stderr(contains("--batch"));
+}
+
+#[test]
+fn a_query_says_how_far_its_answer_is_how_to_launch_it_and_how_to_tune_it() {
+    let place = Place::new();
+    place.tune().assert().code(0);
+    let query = |tokens: &str, json: &[&str]| {
+        let mut command = place.nvkv();
+        command.args("query --arch sm_100 --op append --head-dim 64 --page-size 16 --dtype f16 --tokens".split(' '));
+        command.arg(tokens).args(json).assert().code(0).get_output().stdout.clone()
+    };
+    let near = String::from_utf8(query("64", &[])).unwrap();
+    assert!(near.contains("launch ") && !near.contains("doublings"), "{near}");
+    let far = String::from_utf8(query("1024", &[])).unwrap();
+    assert!(far.contains("t64-h8, the nearest shape (4.00 doublings away)"), "{far}");
+    let tune = far.lines().find_map(|line| line.strip_prefix("to tune it nvkv-tune ")).unwrap().to_string();
+
+    let json: Value = serde_json::from_slice(&query("1024", &["--json"])).unwrap();
+    assert_eq!((&json["trust"], &json["distance_doublings"]), (&"predicted".into(), &4.0.into()));
+    assert_eq!(json["problem"], "append-nvfp4-d64-p16-f16-linear");
+    assert_eq!(json["tune_with"], format!("nvkv-tune {tune}"));
+    let kernels = place.manifest()["kernels"].as_array().unwrap().clone();
+    let kernel = kernels.iter().find(|kernel| kernel["id"] == json["kernel"]).unwrap();
+    assert_eq!(json["launch"]["threads"], kernel["launch"]["threads"]);
+    let blocks = 1024 * 8 / kernel["launch"]["items_per_block"].as_u64().unwrap();
+    assert_eq!(json["launch"]["grid"], serde_json::json!([blocks, 8, 1]));
+
+    place.nvkv().args(tune.split(' ')).assert().code(0);
+    let tuned: Value = serde_json::from_slice(&query("1024", &["--json"])).unwrap();
+    assert_eq!(tuned["distance_doublings"], 0.0, "the command that was named answers the question");
+    let decode = "query --arch sm_100 --head-dim 128 --group 8 --page-size 16 --batch 1 --context 64";
+    let miss = contains("nvkv-tune --arch sm_100").and(contains("append-").not());
+    place.nvkv().args(decode.split(' ')).assert().code(1).stdout(miss);
+}
+
+#[test]
 fn the_binary_alone_is_enough_elsewhere() {
     let place = Place::new();
     let copy = place.path("nvkv-tune");

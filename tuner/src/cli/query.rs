@@ -1,12 +1,13 @@
 //! `nvkv-tune query`: the winner for one problem and shape, its numbers, where they come from.
 
-use super::args::{self, Arch, DbArgs};
+mod answer;
+
+use super::args::{self, Arch, BadArguments, DbArgs};
 use super::{Done, NOTHING, print, print_json, tune};
-use crate::pipeline::headline;
-use nvkv_db::{Answer, Db, KernelRecord, PredictedWinner, Query, Winner};
+use crate::pipeline::{headline, limits};
+use nvkv_db::{Answer, Db, Query};
 use nvkv_spec::{
-    AppendMode, AppendProblem, DecodeProblem, Dtype, KvFormat, Numerics, Operation, Problem, Shape, SplitPolicy,
-    VScaleOrder,
+    AppendMode, AppendProblem, DecodeProblem, Dtype, KvFormat, Numerics, Operation, Problem, Shape, VScaleOrder,
 };
 use std::process::ExitCode;
 
@@ -22,38 +23,38 @@ pub struct Args {
     /// nvfp4 or fp8_e4m3
     #[arg(long, default_value = "nvfp4")]
     kv_format: KvFormat,
-    /// fp8 or exact
-    #[arg(long, default_value = "fp8")]
-    numerics: Numerics,
+    /// fp8 or exact; not for append [default: fp8]
+    #[arg(long)]
+    numerics: Option<Numerics>,
     /// 64, 128 or 256
-    #[arg(long, value_parser = args::head_dim)]
+    #[arg(long, value_parser = args::head_dim, allow_negative_numbers = true)]
     head_dim: u32,
     /// Query heads a KV head, 1 to 16; not for append
-    #[arg(long, value_parser = args::group, required_unless_present_any = ["tokens"])]
+    #[arg(long, value_parser = args::group, allow_negative_numbers = true)]
     group: Option<u32>,
     /// 8, 16, 32, 64 or 128
-    #[arg(long, value_parser = args::page_size)]
+    #[arg(long, value_parser = args::page_size, allow_negative_numbers = true)]
     page_size: u32,
-    /// New tokens a request, 1 to 8
-    #[arg(long, value_parser = args::q_len, default_value = "1")]
-    q_len: u32,
+    /// New tokens a request, 1 to 8; not for append [default: 1]
+    #[arg(long, value_parser = args::q_len, allow_negative_numbers = true)]
+    q_len: Option<u32>,
     /// f16 or bf16
     #[arg(long, default_value = "bf16")]
     dtype: Dtype,
     /// linear or interleaved4: must be that of your cache
     #[arg(long, default_value = "linear")]
     v_scale_order: VScaleOrder,
-    /// Requests
-    #[arg(long, value_parser = args::size, required_unless_present = "tokens")]
+    /// Requests; not for append
+    #[arg(long, value_parser = args::size, allow_negative_numbers = true)]
     batch: Option<u32>,
     /// Cached tokens a request; not for append
-    #[arg(long, value_parser = args::size, required_unless_present = "tokens")]
+    #[arg(long, value_parser = args::size, allow_negative_numbers = true)]
     context: Option<u32>,
-    /// New tokens, for append
-    #[arg(long, value_parser = args::size, conflicts_with_all = ["batch", "context"])]
+    /// New tokens; for append only
+    #[arg(long, value_parser = args::size, allow_negative_numbers = true)]
     tokens: Option<u32>,
     /// KV heads
-    #[arg(long, value_parser = args::size, default_value = "8")]
+    #[arg(long, value_parser = args::size, allow_negative_numbers = true, default_value = "8")]
     kv_heads: u32,
     #[command(flatten)]
     db: DbArgs,
@@ -64,91 +65,57 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Done {
+    let (problem, shape) = args.question()?;
+    limits::check(&[(problem, vec![shape])])?;
     let target = match args.arch {
         Arch::Named(target) => target,
         Arch::Native => tune::machine(Arch::Native)?.target,
     };
     eprintln!("{}", headline(target));
-    let (problem, shape) = args.question()?;
-    let answer = Db::open_read_only(&args.db.db)?.query(&Query { target, problem, shape, environment: None })?;
-    if args.json { print_json(&answer) } else { print(&describe(&problem, shape, &answer)) }?;
+    let query = Query { target, problem, shape, environment: None };
+    let answer = Db::open_read_only(&args.db.db)?.query(&query)?;
+    if args.json { print_json(&answer::json(&query, &answer)) } else { print(&answer::describe(&query, &answer)) }?;
     Ok(if matches!(answer, Answer::Miss { .. }) { ExitCode::from(NOTHING) } else { ExitCode::SUCCESS })
 }
 
 impl Args {
-    fn question(&self) -> anyhow::Result<(Problem, Shape)> {
+    fn question(&self) -> Result<(Problem, Shape), BadArguments> {
         let Self { kv_format, head_dim, page_size, dtype, v_scale_order, kv_heads, .. } = *self;
-        if self.op == Operation::Append {
-            let problem = AppendProblem { kv_format, head_dim, page_size, dtype, v_scale_order };
-            let tokens = self.tokens.or(self.batch);
-            let tokens = tokens.ok_or_else(|| anyhow::anyhow!("--op append asks for --tokens"))?;
-            return Ok((Problem::Append(problem), Shape::Append { tokens, kv_heads }));
-        }
+        let attends = self.op != Operation::Append;
+        // Name, whether it is given, whether it must be; options of one operation mean nothing to the other.
+        let of_decode = [
+            ("--numerics", self.numerics.is_some(), false),
+            ("--q-len", self.q_len.is_some(), false),
+            ("--group", self.group.is_some(), true),
+            ("--batch", self.batch.is_some(), true),
+            ("--context", self.context.is_some(), true),
+        ];
+        let of_append = [("--tokens", self.tokens.is_some(), true)];
+        let (own, other) = if attends { (&of_decode[..], &of_append[..]) } else { (&of_append[..], &of_decode[..]) };
+        self.refuse("does not take", other.iter().filter(|(_, given, _)| *given))?;
+        self.refuse("asks for", own.iter().filter(|(_, given, needed)| *needed && !given))?;
         let (Some(group), Some(batch), Some(context)) = (self.group, self.batch, self.context) else {
-            anyhow::bail!("--op {} asks for --group, --batch and --context", self.op);
+            let problem = AppendProblem { kv_format, head_dim, page_size, dtype, v_scale_order };
+            let tokens = self.tokens.unwrap_or_default();
+            return Ok((Problem::Append(problem), Shape::Append { tokens, kv_heads }));
         };
         let append = if self.op == Operation::Fused { AppendMode::Fused } else { AppendMode::Separate };
-        let (numerics, q_len) = (self.numerics, self.q_len);
+        let (numerics, q_len) = (self.numerics.unwrap_or(Numerics::Fp8), self.q_len.unwrap_or(1));
         let problem =
             DecodeProblem { kv_format, numerics, head_dim, group, q_len, page_size, dtype, v_scale_order, append };
         Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads }))
     }
-}
 
-fn describe(problem: &Problem, shape: Shape, answer: &Answer) -> String {
-    let asked = format!("asked      {} at {}\n", problem.key(), shape.key());
-    let body = match answer {
-        Answer::Exact { winner } => timed("timed at this shape", winner),
-        Answer::Bucket { winner, distance } => {
-            timed(&format!("timed at {}, the nearest shape ({distance:.2} doublings away)", winner.shape.key()), winner)
+    fn refuse<'a>(
+        &self,
+        how: &str,
+        options: impl Iterator<Item = &'a (&'a str, bool, bool)>,
+    ) -> Result<(), BadArguments> {
+        let names: Vec<_> = options.map(|(name, ..)| *name).collect();
+        if names.is_empty() {
+            Ok(())
+        } else {
+            Err(BadArguments(format!("--op {} {how} {}", self.op, names.join(", "))))
         }
-        Answer::Predicted { winner, .. } => predicted(winner),
-        Answer::Miss { why, nearest } => {
-            let nearest = nearest.map_or(String::new(), |p| format!("nearest    {}\n", p.key()));
-            format!("miss       {why}\n{nearest}")
-        }
-    };
-    asked + &body
-}
-
-fn kernel(record: &KernelRecord, split: Option<SplitPolicy>) -> String {
-    let split = split.map_or("-".into(), |split| split.to_string());
-    format!("kernel     {}\nsplit      {split}\n", record.key().kernel_id)
-}
-
-fn timed(trust: &str, winner: &Winner) -> String {
-    let share = winner.ceiling_share().map_or(String::new(), |s| format!(", {:.0} % of the read ceiling", 100.0 * s));
-    let default = winner.default.map_or("not timed".into(), |d| {
-        let verdict = if d.beaten { "" } else { ", within noise" };
-        format!("{:.1} µs ({:.2}×{verdict})", d.median_us, d.median_us / winner.times.median_us)
-    });
-    let times = &winner.times;
-    let gpu = &winner.environment;
-    kernel(&winner.kernel, winner.split)
-        + &format!(
-            "trust      {trust}\ntime       {:.1} µs median of {} (iqr {:.1}), {:.0} GB/s{share}\ndefault    {default}\n\
-             error      {:.1e} relative, the largest of the verification\n\
-             measured   {} on {}, driver {}, NVRTC {}\n",
-            times.median_us,
-            times.samples,
-            times.iqr_us,
-            winner.gbps(),
-            winner.error,
-            winner.created_at,
-            gpu.name,
-            gpu.driver,
-            winner.kernel.nvrtc,
-        )
-}
-
-fn predicted(winner: &PredictedWinner) -> String {
-    kernel(&winner.kernel, winner.split)
-        + &format!(
-            "trust      PREDICTED for {}: compiled only, never run\ntime       {:.1} µs by the model, not a measurement\n\
-             compiled   {}, NVRTC {}\n",
-            winner.shape.key(),
-            winner.predicted_us,
-            winner.created_at,
-            winner.kernel.nvrtc,
-        )
+    }
 }

@@ -1,0 +1,152 @@
+//! The answer to a query, for people and for programs.
+
+use crate::report::two_digits;
+use nvkv_db::{Answer, KernelRecord, PredictedWinner, Query, Winner};
+use nvkv_generator::Launch;
+use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
+use serde_json::{Value, json};
+
+/// The kernel that answers, its split, and how far its shape is from the one asked for, in doublings.
+fn found(answer: &Answer) -> Option<(&KernelRecord, Option<SplitPolicy>, f64)> {
+    match answer {
+        Answer::Exact { winner } => Some((&winner.kernel, winner.split, 0.0)),
+        Answer::Bucket { winner, distance } => Some((&winner.kernel, winner.split, *distance)),
+        Answer::Predicted { winner, distance } => Some((&winner.kernel, winner.split, *distance)),
+        Answer::Miss { .. } => None,
+    }
+}
+
+/// How the kernel is launched at the shape that was asked for.
+fn launch(query: &Query, kernel: &KernelRecord, split: Option<SplitPolicy>) -> Launch {
+    let split = split.unwrap_or(SplitPolicy::Even { splits: 1 });
+    Launch::new(&query.problem, &kernel.variant, &query.shape, split)
+}
+
+/// The command that would tune the very problem and shape of `query`.
+fn command(query: &Query) -> String {
+    let (op, shared) = match query.problem {
+        Problem::Decode(p) => {
+            let own = format!(
+                "{} --numerics {} --group {} --q-len {}",
+                query.problem.operation(),
+                p.numerics,
+                p.group,
+                p.q_len
+            );
+            (own, (p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order))
+        }
+        Problem::Append(p) => ("append".into(), (p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order)),
+    };
+    let (format, dim, page, dtype, order) = shared;
+    let shape = match query.shape {
+        Shape::Decode { batch, context, kv_heads } => {
+            format!("--batch {batch} --context {context} --kv-heads {kv_heads}")
+        }
+        Shape::Append { tokens, kv_heads } => format!("--batch {tokens} --kv-heads {kv_heads}"),
+    };
+    format!(
+        "nvkv-tune --arch {} --op {op} --kv-format {format} --head-dim {dim} --page-size {page} --dtype {dtype} \
+         --v-scale-order {order} {shape}",
+        query.target
+    )
+}
+
+/// The answer for programs: what was asked, the kernel and its launch at that shape, and the winner's record.
+pub fn json(query: &Query, answer: &Answer) -> Value {
+    let found = found(answer);
+    let (trust, winner, why) = match answer {
+        Answer::Exact { winner } => ("exact", json!(winner), None),
+        Answer::Bucket { winner, .. } => ("bucket", json!(winner), None),
+        Answer::Predicted { winner, .. } => ("predicted", json!(winner), None),
+        Answer::Miss { why, .. } => ("miss", Value::Null, Some(why)),
+    };
+    let nearest = if let Answer::Miss { nearest, .. } = answer { nearest.map(|p| p.key()) } else { None };
+    json!({
+        "trust": trust,
+        "target": query.target,
+        "problem": query.problem.key(),
+        "fields": query.problem,
+        "shape": query.shape,
+        "distance_doublings": found.map(|(.., distance)| distance),
+        "kernel": found.map(|(kernel, ..)| KernelId::new(&kernel.problem, &kernel.variant)),
+        "split": found.and_then(|(_, split, _)| split),
+        "launch": found.map(|(kernel, split, _)| launch(query, kernel, split)),
+        "winner": winner,
+        "why": why,
+        "nearest_problem": nearest,
+        "tune_with": command(query),
+    })
+}
+
+/// The answer for people.
+pub fn describe(query: &Query, answer: &Answer) -> String {
+    let asked = format!("asked      {} at {}\n", query.problem.key(), query.shape.key());
+    let kernel = found(answer).map_or(String::new(), |(kernel, split, _)| describe_kernel(query, kernel, split));
+    let body = match answer {
+        Answer::Exact { winner } => timed("timed at this shape", winner),
+        Answer::Bucket { winner, distance } => timed(&format!("timed at {}", near(winner.shape, *distance)), winner),
+        Answer::Predicted { winner, distance } => predicted(winner, *distance),
+        Answer::Miss { why, nearest } => {
+            let nearest = nearest.map_or(String::new(), |p| format!("nearest    {}\n", p.key()));
+            format!("miss       {why}\n{nearest}")
+        }
+    };
+    let exact = found(answer).is_some_and(|(_, _, distance)| distance == 0.0);
+    let next = if exact { String::new() } else { format!("to tune it {}\n", command(query)) };
+    asked + &kernel + &body + &next
+}
+
+fn near(shape: Shape, distance: f64) -> String {
+    format!("{}, the nearest shape ({distance:.2} doublings away)", shape.key())
+}
+
+fn describe_kernel(query: &Query, record: &KernelRecord, split: Option<SplitPolicy>) -> String {
+    let launch = launch(query, record, split);
+    let [x, y, z] = launch.grid;
+    let split = split.map_or(String::new(), |split| {
+        let Launch { max_splits, min_split_tokens, .. } = launch;
+        format!("split      {split}: max_splits {max_splits}, min_split_tokens {min_split_tokens}\n")
+    });
+    format!(
+        "kernel     {}\n{split}launch     grid {x} x {y} x {z}, {} threads, {} B of shared memory, {} B of workspace\n",
+        record.key().kernel_id,
+        launch.threads,
+        launch.shared_bytes,
+        launch.workspace_bytes,
+    )
+}
+
+fn timed(trust: &str, winner: &Winner) -> String {
+    let share = winner.ceiling_share().map_or(String::new(), |s| format!(", {:.0} % of the read ceiling", 100.0 * s));
+    let default = winner.default.map_or("not timed".into(), |d| {
+        let verdict = if d.beaten { "" } else { ", within noise" };
+        format!("{:.1} µs ({:.2}×{verdict})", d.median_us, d.median_us / winner.times.median_us)
+    });
+    let times = &winner.times;
+    let gpu = &winner.environment;
+    format!(
+        "trust      {trust}\ntime       {:.1} µs median of {} (iqr {:.1}), {:.0} GB/s{share}\ndefault    {default}\n\
+             error      {:.1e} relative, the largest of the verification\n\
+             measured   {} on {}, driver {}, NVRTC {}\n",
+        times.median_us,
+        times.samples,
+        times.iqr_us,
+        winner.gbps(),
+        winner.error,
+        winner.created_at,
+        gpu.name,
+        gpu.driver,
+        winner.kernel.nvrtc,
+    )
+}
+
+fn predicted(winner: &PredictedWinner, distance: f64) -> String {
+    let shape = if distance == 0.0 { winner.shape.key() } else { near(winner.shape, distance) };
+    format!(
+        "trust      PREDICTED for {shape}: compiled only, never run\ntime       about {} µs by the model, not a measurement\n\
+             compiled   {}, NVRTC {}\n",
+        two_digits(winner.predicted_us),
+        winner.created_at,
+        winner.kernel.nvrtc,
+    )
+}
