@@ -7,6 +7,7 @@ use nvkv_spec::{KernelId, Operation, Outcome, Problem, SplitPolicy, Target, Vari
 use nvkv_tuner::gpu::{self, Nvrtc};
 use nvkv_tuner::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureRequest, VerifyRequest};
 use rayon::prelude::*;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -53,9 +54,20 @@ impl Compiler {
     }
 }
 
-/// The full preset is every combination of its axes; each 53rd, which shares no factor with them, meets every pair.
+/// Problems of the full preset in which every value of each axis meets every value of each other axis at least once:
+/// the names' parts are the axes' values.
 fn matrix() -> Vec<Problem> {
-    problems(Preset::Full, Operation::ALL).into_iter().step_by(53).collect()
+    // Taken in a stride that shares no factor with the axes, so that neighbours differ in all of them.
+    let all = problems(Preset::Full, Operation::ALL);
+    let spread = (0..53).flat_map(|first| all.iter().skip(first).step_by(53));
+    let mut met = HashSet::new();
+    spread.filter(|problem| meets_new_pairs(&problem.key(), &mut met)).copied().collect()
+}
+
+fn meets_new_pairs(key: &str, met: &mut HashSet<(String, String)>) -> bool {
+    let values: Vec<_> = key.split('-').collect();
+    let pairs = values.iter().enumerate().flat_map(|(i, a)| values[i + 1..].iter().map(move |b| (a, b)));
+    pairs.filter(|(a, b)| met.insert((a.to_string(), b.to_string()))).count() > 0
 }
 
 fn first_decode() -> Problem {
