@@ -7,6 +7,7 @@ use crate::pipeline::plan::Plan;
 use crate::pipeline::space::Space;
 use crate::pipeline::{Request, Tuned};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{HumanBytes, HumanCount};
 use nvkv_db::Failure;
 use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
 use serde::Serialize;
@@ -175,19 +176,33 @@ pub fn failures(failures: &[Failure]) -> String {
 
 /// The plan in words.
 pub fn plan(plan: &Plan, jobs: usize) -> String {
-    let rejected: Vec<_> = plan.rejected.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+    let count = |n: usize| HumanCount(n as u64);
+    let many = |n: usize, word: &str| format!("{} {word}{}", count(n), if n == 1 { "" } else { "s" });
+    let rejected: Vec<_> = plan.rejected.iter().map(|(reason, &n)| format!("{} {reason}", count(n))).collect();
     let rejected = if rejected.is_empty() { String::new() } else { format!(" (rejected: {})", rejected.join(", ")) };
-    let timings = if plan.timed { plan.timings.to_string() } else { "none: no GPU of the target is here".into() };
-    let duration = humantime::format_duration(std::time::Duration::from_secs(plan.seconds));
+    let timings =
+        if plan.timed { count(plan.timings).to_string() } else { "none: no GPU of the target is here".into() };
     format!(
-        "problems   {}, at {} shapes\nvariants   {}{rejected}\ncompiles   {} with {jobs} jobs\ntimings    {timings}\n\
-         time       about {duration}, from nothing\ndisk       about {}\nnothing was written\n",
-        plan.problems,
-        plan.shapes,
-        plan.variants,
-        plan.compiles,
-        indicatif::HumanBytes(plan.bytes),
+        "problems   {}, at {}\nvariants   {}{rejected}\ncompiles   {} with {}\ntimings    {timings}\n\
+         time       about {}, from nothing: what is stored or cached already makes it shorter\n\
+         disk       about {}\nnothing was written\n",
+        count(plan.problems),
+        many(plan.shapes, "shape"),
+        count(plan.variants),
+        count(plan.compiles),
+        many(jobs, "job"),
+        roughly(plan.seconds),
+        HumanBytes(plan.bytes),
     )
+}
+
+/// A duration as exact as an estimate is: one unit, of which there are at least two.
+fn roughly(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(24 * 3600, "days"), (3600, "h"), (60, "min")];
+    match UNITS.into_iter().find(|(unit, _)| seconds >= 2 * unit) {
+        Some((unit, name)) => format!("{} {name}", HumanCount((seconds + unit / 2) / unit)),
+        None => format!("{} s", seconds.max(1).next_multiple_of(if seconds > 10 { 10 } else { 1 })),
+    }
 }
 
 /// The spaces of some problems: how many variants each has, and why the others are none.
@@ -206,6 +221,23 @@ pub fn spaces(spaces: &[Space]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_estimate_is_told_in_one_unit() {
+        let day = 24 * 3600;
+        for (seconds, text) in [
+            (0, "1 s"),
+            (7, "7 s"),
+            (101, "110 s"),
+            (150, "3 min"),
+            (7100, "118 min"),
+            (30 * 3600, "30 h"),
+            (53 * day + 7, "53 days"),
+            (4000 * day, "4,000 days"),
+        ] {
+            assert_eq!(roughly(seconds), text);
+        }
+    }
 
     #[test]
     fn predictions_have_two_digits() {

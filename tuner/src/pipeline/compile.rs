@@ -48,7 +48,7 @@ pub fn all<'a>(
     (progress, stop): (&Progress, &Stop),
     sender: &Sender<Built<'a>>,
 ) -> Result<(), rayon::ThreadPoolBuildError> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build()?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs.clamp(1, candidates.len().max(1))).build()?;
     // `par_bridge` hands candidates out in order, so that the first problem is complete first.
     let work = candidates.iter().copied().par_bridge();
     let build = |worker: &mut CompileWorker, candidate: &'a Candidate| {

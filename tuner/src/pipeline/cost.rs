@@ -11,7 +11,7 @@ pub const TRIAL_MS: u64 = 25;
 pub const SAMPLE_MS: u64 = 2;
 /// One prediction with its row in the database, ms.
 pub const PREDICT_MS: u64 = 3;
-/// A kernel on disk: source, PTX and cubin, bytes.
-pub const KERNEL_BYTES: u64 = 150_000;
+/// A kernel on disk: source, PTX and cubin, bytes. Measured: 275,000 over the same 41.
+pub const KERNEL_BYTES: u64 = 280_000;
 /// A trial in the database, samples included, bytes.
 pub const TRIAL_BYTES: u64 = 1_500;

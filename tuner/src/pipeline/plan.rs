@@ -61,11 +61,15 @@ impl Plan {
                 gpu_ms += VERIFY_MS * space.feasible.len() as u64 + round_ms(trials) + runoff_ms(shapes);
             }
         }
-        let compile_ms = COMPILE_MS * plan.compiles as u64 / request.jobs.max(1) as u64;
+        // More compilers than cores are no faster.
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let compile_ms = COMPILE_MS * plan.compiles.div_ceil(request.jobs.clamp(1, cores)) as u64;
         // Compilers and the GPU work at the same time; the longer of the two is what one waits for.
         plan.seconds = compile_ms.max(gpu_ms).div_ceil(1000);
         let rows = if timed { plan.timings } else { plan.compiles * plan.shapes.div_ceil(plan.problems.max(1)) };
-        plan.bytes = KERNEL_BYTES * plan.compiles as u64 + TRIAL_BYTES * rows as u64;
+        // Each in the cache; a winner a shape and a default a problem in the bundle too.
+        let copies = plan.compiles + plan.compiles.min(plan.shapes + plan.problems);
+        plan.bytes = KERNEL_BYTES * copies as u64 + TRIAL_BYTES * rows as u64;
         plan
     }
 }
