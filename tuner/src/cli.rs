@@ -9,6 +9,7 @@ mod tune;
 mod verify;
 
 use crate::{pipeline, worker};
+use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
@@ -134,7 +135,9 @@ fn work(worker: Worker) -> ExitCode {
 /// Writes to stdout. A reader that has gone away (`| head`) is no failure of the command.
 fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write the result to stdout; what was recorded and bundled is kept")
+        }
         _ => Ok(()),
     }
 }

@@ -424,6 +424,17 @@ fn a_decode_bundle_has_a_fallback_and_verify_finds_every_lie_in_its_manifest() {
     place.nvkv().arg("verify").assert().code(1).stdout(contains("named as for sm_120a"));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_stdout_is_named() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"));
+    let output = command.args(["space", "--arch", "sm_100", "--op", "append"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("stdout") && said.contains("No space left"), "{said}");
+}
+
 #[test]
 fn a_manifest_of_a_newer_schema_is_refused() {
     let place = Place::new();
