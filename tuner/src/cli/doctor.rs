@@ -1,12 +1,13 @@
 //! `nvkv-tune doctor`: what is found or missing, and the command that mends it.
 
 use super::args::DbArgs;
-use super::{Done, NOTHING, print};
-use crate::gpu::working_nvrtc;
+use super::{Done, NOTHING, print, print_json};
+use crate::gpu::{NvrtcError, working_nvrtc};
 use crate::pipeline::target::DEVICE;
 use crate::worker::probe_device;
 use nvkv_db::{Db, DbError};
 use nvkv_spec::Target;
+use serde::Serialize;
 use std::process::ExitCode;
 
 /// Arguments of `doctor`.
@@ -14,43 +15,75 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     db: DbArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How one thing that a tune needs is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Found,
+    Missing,
+    /// It is there, and cannot be used.
+    Unusable,
+}
+
+/// One line of the answer.
+#[derive(Serialize)]
+struct Finding {
+    what: &'static str,
+    state: State,
+    text: String,
 }
 
 /// Runs the command. It succeeds where this machine can at least compile.
 pub fn run(args: &Args) -> Done {
-    let nvrtc = nvrtc();
-    let lines = [gpu(), nvrtc.clone(), database(args)];
-    for (what, line) in ["GPU", "NVRTC", "database"].into_iter().zip(lines) {
-        let (found, text) = match line {
-            Ok(text) => ("found  ", text),
-            Err(text) => ("missing", text),
-        };
-        print(&format!("{what:9}{found}  {text}\n"))?;
+    let findings = [("GPU", gpu()), ("NVRTC", nvrtc()), ("database", database(args))];
+    let findings = findings.map(|(what, (state, text))| Finding { what, state, text });
+    if args.json {
+        print_json(&findings)?;
+    } else {
+        findings.iter().try_for_each(|Finding { what, state, text }| {
+            print(&format!("{what:9}{:9} {text}\n", format!("{state:?}").to_lowercase()))
+        })?;
     }
-    Ok(if nvrtc.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
+    let compiles = findings.iter().any(|f| f.what == "NVRTC" && f.state == State::Found);
+    Ok(if compiles { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
 }
 
-fn gpu() -> Result<String, String> {
-    let gpu = probe_device(DEVICE)
-        .map_err(|error| format!("{error}. Without a GPU, name the target: `nvkv-tune --arch sm_100`"))?;
-    let (major, minor) = gpu.capability;
-    let target = match Target::of_capability(major, minor) {
-        Some(target) => format!("target {target}"),
-        None => format!("capability {major}.{minor} is not a target"),
+fn gpu() -> (State, String) {
+    let gpu = match probe_device(DEVICE) {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            let text = format!("{error}. Without a GPU, name the target: `nvkv-tune --arch sm_100`");
+            return (State::Missing, text);
+        }
     };
-    Ok(format!("{}, driver {}, {target}", gpu.name, gpu.driver))
+    let (major, minor) = gpu.capability;
+    let about = format!("{}, driver {}", gpu.name, gpu.driver);
+    match Target::of_capability(major, minor) {
+        Some(target) => (State::Found, format!("{about}, target {target}")),
+        None => (State::Unusable, format!("{about}: capability {major}.{minor} is not a target")),
+    }
 }
 
-fn nvrtc() -> Result<String, String> {
+fn nvrtc() -> (State, String) {
     // Any target shows whether it works.
-    let nvrtc = working_nvrtc(Target::Sm90a).map_err(|error| error.to_string())?;
-    Ok(format!("{} at {}", nvrtc.version(), nvrtc.path().display()))
+    match working_nvrtc(Target::Sm90a) {
+        Ok(nvrtc) => (State::Found, format!("{} at {}", nvrtc.version(), nvrtc.path().display())),
+        Err(error @ NvrtcError::Missing(_)) => (State::Missing, error.to_string()),
+        Err(error) => (State::Unusable, error.to_string()),
+    }
 }
 
-fn database(args: &Args) -> Result<String, String> {
+fn database(args: &Args) -> (State, String) {
     match Db::open_read_only(&args.db.db) {
-        Ok(_) => Ok(args.db.db.display().to_string()),
-        Err(DbError::Missing { path }) => Err(format!("{}; the first tune makes it: `nvkv-tune`", path.display())),
-        Err(error) => Err(error.to_string()),
+        Ok(_) => (State::Found, args.db.db.display().to_string()),
+        Err(DbError::Missing { path }) => {
+            (State::Missing, format!("{}; the first tune makes it: `nvkv-tune`", path.display()))
+        }
+        Err(error) => (State::Unusable, error.to_string()),
     }
 }
