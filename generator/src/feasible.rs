@@ -6,8 +6,8 @@ use nvkv_spec::{
     REGISTERS_PER_SM, SHARED_RESERVED_PER_BLOCK, Staging, Target, Variant,
 };
 
-/// Why a variant is not generated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+/// Why a variant is not generated. Programs see the name, people the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, thiserror::Error)]
 pub enum Rejection {
     /// `place` and `table` read E2M1 codes, `direct` reads E4M3 bytes.
     #[error("the dequantisation does not read this storage format")]
@@ -57,9 +57,9 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The reason's name, for counts by reason.
-    pub fn name(&self) -> String {
-        format!("{self:?}")
+    /// Whether the variant is none of this problem in the first place: the axes are combined for all formats and classes.
+    pub fn is_of_another_problem(self) -> bool {
+        matches!(self, Self::WrongFormat | Self::WrongNumerics)
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Row {
     pub gbps: Option<f64>,
     /// The same over the read ceiling of the same run.
     pub share_of_read_ceiling: Option<f64>,
-    /// Time of the default over this one's; both timed or both predicted.
+    /// Time of the default over this one's; only where both were timed.
     pub speedup_over_default: Option<f64>,
     /// Whether the winner is faster than the default beyond noise; only where both were timed.
     pub beats_default: Option<bool>,
@@ -70,7 +70,7 @@ impl From<&Choice> for Row {
             predicted_us: winner.is_none().then(|| choice.us()),
             gbps: winner.map(|w| w.gbps()),
             share_of_read_ceiling: winner.and_then(|w| w.ceiling_share()),
-            speedup_over_default: choice.default_us().map(|us| us / choice.us()),
+            speedup_over_default: winner.and(choice.default_us()).map(|us| us / choice.us()),
             beats_default: winner.and_then(|w| w.default).map(|d| d.beaten),
             is_default: choice.is_default(),
             gpu: winner.map(|w| w.environment.name.clone()),
@@ -92,39 +92,78 @@ pub fn table(choices: &[Choice]) -> String {
     }
     if !predicted.is_empty() {
         text += "PREDICTED, nothing was timed: an order by a model, not measurements.\n";
-        text += &render(&predicted, "predicted µs");
+        text += &render(&predicted, "about µs");
     }
     text
 }
 
+/// One table over all problems, with a line of its own for each problem: 120 columns hold it. In a narrower terminal
+/// the winner's name goes over two lines.
 fn render(rows: &[&Row], time: &str) -> String {
+    let mut table = grid(rows, time, usize::MAX);
+    if table.width().is_some_and(|columns| widest(&table) > usize::from(columns)) {
+        table = grid(rows, time, NARROW_NAME);
+    }
+    let text = table.to_string();
+    let mut lines = text.lines().map(str::trim_end);
+    let mut out = format!("{}\n", lines.next().unwrap_or_default());
+    let mut problem = "";
+    for (row, cells) in rows.iter().zip(table.row_iter()) {
+        if row.problem != problem {
+            problem = &row.problem;
+            out += &format!("{problem}\n");
+        }
+        let height = cells.cell_iter().map(|cell| cell.content().lines().count()).max().unwrap_or(1);
+        lines.by_ref().take(height).for_each(|line| out += &format!("{line}\n"));
+    }
+    out
+}
+
+/// Columns of the longest half of a kernel's name.
+const NARROW_NAME: usize = 28;
+
+fn widest(table: &Table) -> usize {
+    table.lines().map(|line| line.chars().count()).max().unwrap_or_default()
+}
+
+/// The rows as a table without problems; names are broken after a `-` where they are longer than `name_width`.
+fn grid(rows: &[&Row], time: &str, name_width: usize) -> Table {
     let timed = rows.iter().any(|row| row.trust == Trust::Timed);
-    let mut header = vec!["problem", "shape", "winner", "split", time];
-    header.extend(if timed { ["GB/s", "of ceiling", "vs default"].as_slice() } else { &["vs default"] });
+    let mut header = vec!["shape", "winner", "split", time];
+    header.extend(if timed { ["GB/s", "ceiling", "vs default"].as_slice() } else { &[] });
     let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_BORDERS_ONLY)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(header);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
-        let mut cells = vec![
-            row.problem.clone(),
-            row.shape.key(),
-            row.variant.clone(),
-            row.split.map_or("-".into(), |split| split.to_string()),
-            format!("{:.1}", row.median_us.or(row.predicted_us).unwrap_or_default()),
-        ];
+        let split = row.split.map_or("-".into(), |split| split.to_string());
+        let mut cells = vec![row.shape.key(), fold(&row.variant, name_width), split];
         if timed {
+            cells.push(format!("{:.1}", row.median_us.unwrap_or_default()));
             cells.push(row.gbps.map_or("-".into(), |gbps| format!("{gbps:.0}")));
             cells.push(row.share_of_read_ceiling.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share)));
+            cells.push(against_default(row));
+        } else {
+            cells.push(row.predicted_us.map_or("-".into(), two_digits));
         }
-        cells.push(against_default(row));
         table.add_row(cells);
     }
-    for column in table.column_iter_mut().skip(4) {
+    for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    table
+}
+
+/// `name` in lines of at most `width` characters, broken after a `-` only.
+fn fold(name: &str, width: usize) -> String {
+    let (mut folded, mut column) = (String::new(), 0);
+    for part in name.split_inclusive('-') {
+        if column > 0 && column + part.len() > width {
+            folded.push('\n');
+            column = 0;
+        }
+        folded += part;
+        column += part.len();
+    }
+    folded
 }
 
 /// A time to two digits: more than a model's prediction is worth.
@@ -136,9 +175,9 @@ pub fn two_digits(us: f64) -> String {
 
 fn against_default(row: &Row) -> String {
     match (row.is_default, row.speedup_over_default, row.beats_default) {
-        (true, ..) => "is it".into(),
+        (true, ..) => "default".into(),
         (_, None, _) => "-".into(),
-        (_, Some(speedup), Some(false)) => format!("{speedup:.2}× (tie)"),
+        (_, Some(speedup), Some(false)) => format!("{speedup:.2}× tie"),
         (_, Some(speedup), _) => format!("{speedup:.2}×"),
     }
 }
@@ -178,8 +217,9 @@ pub fn failures(failures: &[Failure]) -> String {
 pub fn plan(plan: &Plan, jobs: usize) -> String {
     let count = |n: usize| HumanCount(n as u64);
     let many = |n: usize, word: &str| format!("{} {word}{}", count(n), if n == 1 { "" } else { "s" });
-    let rejected: Vec<_> = plan.rejected.iter().map(|(reason, &n)| format!("{} {reason}", count(n))).collect();
-    let rejected = if rejected.is_empty() { String::new() } else { format!(" (rejected: {})", rejected.join(", ")) };
+    let rejected =
+        plan.rejected.iter().map(|(reason, &n)| format!("\n{:>18} rejected: {reason}", count(n).to_string()));
+    let rejected: String = rejected.collect();
     let timings =
         if plan.timed { count(plan.timings).to_string() } else { "none: no GPU of the target is here".into() };
     format!(
@@ -207,15 +247,19 @@ fn roughly(seconds: u64) -> String {
 
 /// The spaces of some problems: how many variants each has, and why the others are none.
 pub fn spaces(spaces: &[Space]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(["problem", "variants", "feasible", "rejected, by reason"]);
+    let mut text = String::new();
     for space in spaces {
-        let reasons: Vec<_> = space.rejected.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
-        let reasons = if reasons.is_empty() { "-".into() } else { reasons.join("\n") };
-        let feasible = space.feasible.len().to_string();
-        table.add_row([space.problem.key(), space.total().to_string(), feasible, reasons]);
+        let Space { problem, feasible, not_applicable, rejected, .. } = space;
+        text += &format!("{}: {} of {} variants are feasible", problem.key(), feasible.len(), space.total());
+        if *not_applicable > 0 {
+            text += &format!("; {not_applicable} more are for another format or numerics class");
+        }
+        text += "\n";
+        for (reason, n) in rejected {
+            text += &format!("{n:>8} rejected: {reason}\n");
+        }
     }
-    format!("{table}\n")
+    text
 }
 
 #[cfg(test)]
@@ -237,6 +281,50 @@ mod tests {
         ] {
             assert_eq!(roughly(seconds), text);
         }
+    }
+
+    #[test]
+    fn names_are_broken_after_a_dash_only() {
+        let name = "k_table_wgmma-v_table_f16-swapped-n8-w4-t64-cp2-b2";
+        assert_eq!(fold(name, NARROW_NAME), "k_table_wgmma-v_table_f16-\nswapped-n8-w4-t64-cp2-b2");
+        assert_eq!(fold(name, usize::MAX), name);
+        assert_eq!(fold("longer_than_the_column-b2", 5), "longer_than_the_column-\nb2");
+    }
+
+    fn timed(problem: &str, shape: Shape, variant: &str) -> Row {
+        let fields = nvkv_generator::problems(nvkv_generator::Preset::Quick, &[nvkv_spec::Operation::Decode])[0];
+        Row {
+            problem: problem.into(),
+            fields,
+            shape,
+            kernel: KernelId::new(&fields, &nvkv_generator::default_variant(&fields, nvkv_spec::Target::Sm90a)),
+            variant: variant.into(),
+            split: Some(SplitPolicy::Chunk { tokens: 4096 }),
+            trust: Trust::Timed,
+            median_us: Some(12345.6),
+            predicted_us: None,
+            gbps: Some(4700.0),
+            share_of_read_ceiling: Some(0.98),
+            speedup_over_default: Some(1.01),
+            beats_default: Some(false),
+            is_default: false,
+            gpu: None,
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_line_a_problem_and_fits_120_columns() {
+        let shape = |batch| Shape::Decode { batch, context: 131_072, kv_heads: 8 };
+        let winner = "k_table_wgmma-v_table_f16-swapped-n16-w8-t64-cp3-b2";
+        let rows =
+            [timed("first", shape(1), winner), timed("first", shape(128), winner), timed("second", shape(1), "w")];
+        for name_width in [usize::MAX, NARROW_NAME] {
+            let width = widest(&grid(&rows.iter().collect::<Vec<_>>(), "µs", name_width));
+            assert!(width <= if name_width == NARROW_NAME { 100 } else { 120 }, "{width}");
+        }
+        let text = render(&rows.iter().collect::<Vec<_>>(), "µs");
+        let starts: Vec<_> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert_eq!(starts, ["shape", "first", "b1-c131072-h8", "b128-c131072-h8", "second", "b1-c131072-h8"], "{text}");
     }
 
     #[test]

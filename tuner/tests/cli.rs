@@ -264,6 +264,23 @@ fn a_plan_writes_nothing() {
 }
 
 #[test]
+fn rejections_are_told_in_words_and_only_those_of_the_problem() {
+    let base = ["space", "--arch", "sm_100", "--op", "decode", "--kv-format", "nvfp4", "--numerics", "fp8"];
+    let told = contains("the target has no wgmma").and(contains("another format or numerics class"));
+    let place = Place::new();
+    place.nvkv().args(base).assert().code(0).stdout(told.and(contains("NoWgmma").not()));
+    let plan = place.nvkv().args(&base[1..]).arg("--plan").assert();
+    plan.code(0).stdout(is_match(r"variants +\d+\n +\d+ rejected: ").unwrap());
+    let output = place.nvkv().args(base).arg("--json").output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let space = &json["problems"][0];
+    let rejected = space["rejected"].as_object().unwrap();
+    assert!(rejected.contains_key("NoWgmma") && !rejected.contains_key("WrongNumerics"));
+    let counted: u64 = rejected.values().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(counted + space["feasible"].as_array().unwrap().len() as u64, space["variants"].as_u64().unwrap());
+}
+
+#[test]
 fn lists_replace_the_axes_of_the_preset() {
     let space = |arguments: &[&str]| -> Vec<String> {
         let base = ["space", "--arch", "sm_100", "--json", "--op", "decode"];
@@ -562,6 +579,10 @@ fn a_corrupt_database_is_left_as_it_is() {
     let place = Place::new();
     let garbage = vec![0xA5; 8192];
     fs::write(place.path("broken.sqlite"), &garbage).unwrap();
+    let doctor = place.nvkv().args(["doctor", "--db", "broken.sqlite", "--json"]).assert();
+    let findings: Value = serde_json::from_slice(&doctor.get_output().stdout).unwrap();
+    let states: Vec<_> = findings.as_array().unwrap().iter().map(|f| f["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["missing", "found", "unusable"]);
     place.tune().args(["--db", "broken.sqlite"]).assert().code(1).stderr(contains("broken.sqlite"));
     assert_eq!(fs::read(place.path("broken.sqlite")).unwrap(), garbage);
 }

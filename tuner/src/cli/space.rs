@@ -33,7 +33,8 @@ pub fn run(args: &Args) -> Done {
     let of = |space: &Space| {
         let feasible: Vec<_> = space.feasible.iter().map(|v| json!({ "key": v.key(), "variant": v })).collect();
         json!({ "problem": space.problem.key(), "fields": space.problem, "variants": space.total(),
-                "feasible": feasible, "rejected": space.rejected })
+                "feasible": feasible, "rejected": space.rejected,
+                "not_applicable": space.not_applicable })
     };
     print_json(&json!({ "target": target, "problems": spaces.iter().map(of).collect::<Vec<_>>() }))?;
     Ok(ExitCode::SUCCESS)

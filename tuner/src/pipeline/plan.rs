@@ -4,7 +4,7 @@ use super::Request;
 use super::cost::*;
 use super::space::{Candidate, Case, Space, splits};
 use super::timing::{ROUND_SAMPLES, RUNOFF, RUNOFF_SAMPLES};
-use nvkv_generator::Preset;
+use nvkv_generator::{Preset, Rejection};
 use nvkv_spec::{Problem, Shape, Target, Variant};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub struct Plan {
     /// Variants before pruning.
     pub variants: usize,
     /// Variants rejected, by reason.
-    pub rejected: BTreeMap<String, usize>,
+    pub rejected: BTreeMap<Rejection, usize>,
     /// Kernels to compile.
     pub compiles: usize,
     /// Timings: kernel, shape and split; 0 without a GPU.
@@ -54,7 +54,7 @@ impl Plan {
         };
         let mut gpu_ms = 0;
         for (space, (problem, shapes)) in spaces.iter().zip(&request.cases) {
-            space.rejected.iter().for_each(|(reason, n)| *plan.rejected.entry(reason.clone()).or_default() += n);
+            space.rejected.iter().for_each(|(reason, n)| *plan.rejected.entry(*reason).or_default() += n);
             let trials: usize = space.feasible.iter().map(|v| trials(problem, v, shapes, target, request.preset)).sum();
             if timed {
                 plan.timings += trials;

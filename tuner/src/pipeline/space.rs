@@ -1,6 +1,8 @@
 //! Problems to rendered kernels: variants, pruning by named reasons, sources.
 
-use nvkv_generator::{Preset, RenderError, Source, default_split, default_variant, feasible, render, variants};
+use nvkv_generator::{
+    Preset, Rejection, RenderError, Source, default_split, default_variant, feasible, render, variants,
+};
 use nvkv_spec::{Problem, Shape, SplitPolicy, Target, Variant};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -17,8 +19,10 @@ pub struct Space {
     pub feasible: Vec<Variant>,
     /// What an engineer without a tuner would pick; none where nothing is feasible.
     pub default: Option<Variant>,
-    /// Rejected, by the reason's name.
-    pub rejected: BTreeMap<String, usize>,
+    /// Rejected, by reason.
+    pub rejected: BTreeMap<Rejection, usize>,
+    /// Combinations of the axes that are for another storage format or numerics class: not variants of this problem.
+    pub not_applicable: usize,
 }
 
 /// A kernel that is worth compiling.
@@ -42,11 +46,12 @@ impl Space {
         let mut all = variants(&problem, preset);
         let default = yardstick(&problem, target);
         all.extend(default.filter(|default| !all.contains(default)));
-        let mut space = Self { problem, feasible: Vec::new(), default, rejected: BTreeMap::new() };
+        let mut space = Self { problem, feasible: Vec::new(), default, rejected: BTreeMap::new(), not_applicable: 0 };
         for variant in all {
             match feasible(&problem, &variant, target) {
                 Ok(()) => space.feasible.push(variant),
-                Err(reason) => *space.rejected.entry(reason.name()).or_default() += 1,
+                Err(reason) if reason.is_of_another_problem() => space.not_applicable += 1,
+                Err(reason) => *space.rejected.entry(reason).or_default() += 1,
             }
         }
         space
