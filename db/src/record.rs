@@ -85,6 +85,51 @@ impl Db {
             Ok(TrialId(id))
         })
     }
+
+    /// The same, unless a trial of its key is there already, from whichever run on the same board and driver
+    /// (or on none): then nothing is stored. Several tuners at once store each prediction once this way.
+    pub fn record_once(&mut self, run: RunId, trial: &TrialRecord) -> Result<Option<TrialId>, DbError> {
+        if let Some(problem) = contradiction(trial) {
+            return Err(DbError::InvalidTrial { kernel: trial.kernel.key().kernel_id, problem });
+        }
+        self.run(async |connection| {
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            if is_stored(&mut transaction, run, trial).await? {
+                return Ok(None);
+            }
+            let id = put_trial(&mut transaction, run, trial).await?;
+            put_samples(&mut transaction, id, &trial.samples).await?;
+            transaction.commit().await?;
+            Ok(Some(TrialId(id)))
+        })
+    }
+}
+
+/// Whether a trial of this key was stored by a run in the environment of `run`.
+async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<bool, sqlx::Error> {
+    let key = trial.key();
+    sqlx::query_scalar(
+        "SELECT EXISTS (
+             SELECT 1
+             FROM trials AS t
+             JOIN kernels AS k ON k.id = t.kernel
+             JOIN variants AS v ON v.id = k.variant
+             JOIN runs AS r ON r.id = t.run
+             WHERE v.kernel_id = ?2 AND k.target = ?3 AND k.source_hash = ?4 AND k.nvrtc = ?5
+               AND t.shape IS (SELECT id FROM shapes WHERE key = ?6)
+               AND t.split IS (SELECT id FROM splits WHERE key = ?7)
+               AND r.environment IS (SELECT environment FROM runs WHERE id = ?1)
+         )",
+    )
+    .bind(run.0)
+    .bind(key.kernel.kernel_id.as_str())
+    .bind(trial.kernel.target.name())
+    .bind(&key.kernel.source_hash)
+    .bind(&key.kernel.nvrtc)
+    .bind(key.shape.map(|shape| shape.key()))
+    .bind(key.split.map(|split| split.to_string()))
+    .fetch_one(c)
+    .await
 }
 
 /// What the tables cannot check, or would refuse without saying why.

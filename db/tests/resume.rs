@@ -228,6 +228,24 @@ fn a_resumed_tune_skips_what_this_gpu_did_and_every_failed_compile() {
 }
 
 #[test]
+fn two_tuners_store_a_prediction_once() {
+    let (_folder, path) = place();
+    let (mut db, timing) = tuning(&path);
+    let (first, second) = (db.begin_run(&run(None)).unwrap(), db.begin_run(&run(None)).unwrap());
+    let trial = predicted(1, 3.0);
+    assert!(db.record_once(first, &trial).unwrap().is_some());
+    assert!(db.record_once(second, &trial).unwrap().is_none());
+    assert!(db.record_once(second, &predicted(2, 3.0)).unwrap().is_some(), "another kernel");
+    let other = TrialRecord { shape: Some(shape(1, 4096)), ..predicted(1, 3.0) };
+    assert!(db.record_once(second, &other).unwrap().is_some(), "another shape");
+    let other = TrialRecord { split: Some(SplitPolicy::Even { splits: 9 }), ..predicted(1, 3.0) };
+    assert!(db.record_once(second, &other).unwrap().is_some(), "a split that was never seen");
+    assert!(db.record_once(timing, &trial).unwrap().is_some(), "a run with a GPU");
+    let counts = [first, second, timing].map(|run| db.outcomes(run).unwrap()["compiled_only"]);
+    assert_eq!(counts, [1, 3, 1]);
+}
+
+#[test]
 fn a_compiler_that_crashed_or_was_late_runs_again() {
     let (_folder, path) = place();
     let (mut db, id) = tuning(&path);

@@ -452,6 +452,55 @@ fn a_full_disk_under_stdout_is_named() {
     assert!(said.contains("stdout") && said.contains("No space left"), "{said}");
 }
 
+/// Stores that the kernel of the manifest gave a wrong result on a GPU elsewhere.
+fn record_as_wrong(place: &Place, kernel: &Value) {
+    let text = |name: &str| kernel[name].as_str().unwrap().to_string();
+    let run = NewRun {
+        started_at: "2026-11-29T10:00:00Z".into(),
+        command: "nvkv-tune".into(),
+        target: Target::Sm100a,
+        preset: "quick".into(),
+        generator: kernel["toolchain"]["generator"].as_str().unwrap().into(),
+        nvrtc: kernel["toolchain"]["nvrtc"].as_str().unwrap().into(),
+        environment: Some(GpuEnvironment { name: "B200".into(), capability: (10, 0), ..GpuEnvironment::default() }),
+        measurement_policy: None,
+    };
+    let trial = TrialRecord {
+        kernel: KernelRecord {
+            target: run.target,
+            problem: serde_json::from_value(kernel["problem"].clone()).unwrap(),
+            variant: serde_json::from_value(kernel["variant"].clone()).unwrap(),
+            source_hash: text("source_hash"),
+            nvrtc: run.nvrtc.clone(),
+            generator: run.generator.clone(),
+            compiled: None,
+        },
+        shape: None,
+        split: None,
+        is_default: false,
+        outcome: Outcome::Wrong { error: 0.5, detail: "kv_len 17".into() },
+        bytes: 0,
+        samples: Vec::new(),
+    };
+    let mut db = Db::open(&place.path("db/nvkv.sqlite")).unwrap();
+    let id = db.begin_run(&run).unwrap();
+    db.record(id, &trial).unwrap();
+}
+
+#[test]
+fn a_default_that_was_wrong_on_a_gpu_is_no_fallback() {
+    let place = Place::new();
+    place.tune().assert().code(0);
+    let default = |place: &Place| {
+        let kernels = place.manifest()["kernels"].as_array().unwrap().clone();
+        kernels.into_iter().find(|kernel| kernel["is_default"] == true)
+    };
+    record_as_wrong(&place, &default(&place).unwrap());
+    place.tune().assert().code(0).stderr(contains("the default variant of append-nvfp4-d64-p16-f16-linear failed"));
+    assert_eq!(default(&place), None);
+    place.nvkv().arg("verify").assert().code(0);
+}
+
 #[test]
 fn a_manifest_of_a_newer_schema_is_refused() {
     let place = Place::new();
@@ -546,6 +595,21 @@ fn two_tuners_share_a_database_and_a_folder() {
             .flatten()
             .all(|e| { ["sm_100a", ".cache", ".lock"].contains(&e.file_name().to_str().unwrap()) })
     );
+}
+
+#[test]
+fn tuners_at_the_same_work_share_it() {
+    let place = Place::new();
+    let compiled = |stderr: &str| -> u64 {
+        let last = stderr.lines().rfind(|line| line.contains(" in ")).unwrap();
+        last.split(", ").find_map(|part| part.split_once(" compiled")).map_or(0, |(n, _)| n.parse().unwrap())
+    };
+    let total: u64 = std::thread::scope(|scope| {
+        let run = || scope.spawn(|| place.tune().assert().code(0).get_output().stderr.clone());
+        let tuners = [run(), run(), run()];
+        tuners.map(|tuner| compiled(&String::from_utf8(tuner.join().unwrap()).unwrap())).iter().sum()
+    });
+    assert_eq!((total, place.trials()), (feasible(&place), feasible(&place)));
 }
 
 #[test]

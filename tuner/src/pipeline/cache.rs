@@ -4,8 +4,9 @@ use crate::folder::{self, FolderError, failed};
 use crate::worker::Compiled;
 use nvkv_spec::{CompileFacts, Target, Toolchain};
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// `OUT/.cache/<target>/nvrtc-<version>/<source hash>/`: outside the bundle's folder, which is
 /// replaced as a whole. An entry is written aside and renamed, so one that is there is whole.
@@ -69,6 +70,8 @@ pub const PTX: &str = "kernel.ptx";
 /// Machine code.
 pub const CUBIN: &str = "kernel.cubin";
 const FACTS: &str = "facts.json";
+/// How often a waiting tuner looks again.
+const POLL: Duration = Duration::from_millis(10);
 
 /// Shows that kernels of `target` can be kept under `out`.
 pub fn require_place(out: &Path, target: Target) -> Result<(), FolderError> {
@@ -93,6 +96,22 @@ impl Cache {
         }
         let Facts { cubin_blake3, compile, toolchain, .. } = facts;
         Some(Artefact { folder, cubin_hash: cubin_blake3, facts: compile, toolchain })
+    }
+
+    /// Waits up to `limit` while another tuner compiles this source, and keeps others waiting until the turn is
+    /// dropped. None where the file system has no locks, or the other is too slow: then both compile it.
+    pub fn turn(&self, source_hash: &str, limit: Duration) -> Option<Turn> {
+        fs::create_dir_all(&self.root).ok()?;
+        let path = self.root.join(format!(".{source_hash}.lock"));
+        let file = File::create(&path).ok()?;
+        let deadline = Instant::now() + limit;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Some(Turn { path, _file: file }),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(POLL),
+                Err(_) => return None,
+            }
+        }
     }
 
     /// Keeps a compiled kernel. A damaged entry of the same name is replaced.
@@ -127,6 +146,19 @@ impl Cache {
     }
 }
 
+/// The right to compile one source, held against other tuners; ends with the process at the latest.
+pub struct Turn {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Turn {
+    /// Whoever waits for the removed file gets it all the same, and finds the kernel in the cache.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 impl Artefact {
     /// The machine code.
     pub fn cubin(&self) -> Result<Vec<u8>, FolderError> {
@@ -138,6 +170,21 @@ impl Artefact {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_tuner_at_a_time_compiles_a_source() {
+        let out = tempfile::tempdir().unwrap();
+        let cache = || Cache::new(out.path(), Target::Sm90a, "13.0");
+        let first = cache().turn("a", Duration::ZERO).unwrap();
+        assert!(cache().turn("a", Duration::from_millis(30)).is_none());
+        assert!(cache().turn("b", Duration::ZERO).is_some(), "another source");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| cache().turn("a", Duration::from_secs(60)).is_some());
+            std::thread::sleep(Duration::from_millis(30));
+            drop(first);
+            assert!(waiting.join().unwrap());
+        });
+    }
 
     #[test]
     fn a_damaged_entry_is_not_found_and_is_replaced() {

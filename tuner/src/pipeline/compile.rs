@@ -74,7 +74,15 @@ pub fn one(
     progress: &Progress,
 ) -> Result<Result<Artefact, Outcome>, MachineError> {
     let source = &candidate.source;
-    if let Some(artefact) = cache.find(&source.hash) {
+    // Another tuner may be at this very source: to wait for it costs less than to compile it twice.
+    let (found, _turn) = match cache.find(&source.hash) {
+        Some(artefact) => (Some(artefact), None),
+        None => {
+            let turn = cache.turn(&source.hash, LIMIT);
+            (cache.find(&source.hash), turn)
+        }
+    };
+    if let Some(artefact) = found {
         progress.add(Step::Cached, 1, cost::COMPILE_MS);
         return Ok(Ok(artefact));
     }

@@ -7,7 +7,7 @@ use super::recorder::Recorder;
 use super::space::{Candidate, splits};
 use super::{Request, cost};
 use nvkv_generator::predicted_us;
-use nvkv_spec::{Outcome, Shape, SplitPolicy};
+use nvkv_spec::{Shape, SplitPolicy};
 use std::sync::mpsc::Receiver;
 
 /// The part of a run after the compiler where no GPU is.
@@ -49,9 +49,8 @@ impl Prediction<'_> {
                     self.progress.add(Step::Known, 1, cost::PREDICT_MS);
                     continue;
                 }
-                let outcome = Outcome::CompiledOnly { predicted_us: time(split) };
-                self.recorder.tried((candidate, &artefact), (shape, split), outcome, Vec::new())?;
-                self.progress.add(Step::Predicted, 1, cost::PREDICT_MS);
+                let is_new = self.recorder.predicted((candidate, &artefact), (shape, split), time(split))?;
+                self.progress.add(if is_new { Step::Predicted } else { Step::Known }, 1, cost::PREDICT_MS);
             }
         }
         Ok(())

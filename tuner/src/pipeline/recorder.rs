@@ -81,16 +81,39 @@ impl Recorder {
         outcome: Outcome,
         samples: Vec<f64>,
     ) -> Result<(), DbError> {
+        let trial = TrialRecord { samples, ..self.trial((candidate, artefact), (shape, split), outcome) };
+        self.store(trial)
+    }
+
+    /// Stores a prediction; false where another tuner stored it meanwhile.
+    pub fn predicted(
+        &mut self,
+        kernel: (&Candidate, &Artefact),
+        place: (Shape, SplitPolicy),
+        predicted_us: f64,
+    ) -> Result<bool, DbError> {
+        let trial = self.trial(kernel, place, Outcome::CompiledOnly { predicted_us });
+        let stored = self.db.record_once(self.run, &trial)?;
+        self.done.insert(trial.key());
+        Ok(stored.is_some())
+    }
+
+    fn trial(
+        &self,
+        (candidate, artefact): (&Candidate, &Artefact),
+        (shape, split): (Shape, SplitPolicy),
+        outcome: Outcome,
+    ) -> TrialRecord {
         let problem = &candidate.problem;
-        self.store(TrialRecord {
+        TrialRecord {
             kernel: self.kernel(candidate, Some(artefact)),
             shape: Some(shape),
             split: stored_split(problem, split),
             is_default: candidate.is_default_launch(shape, split, self.target),
             outcome,
             bytes: shape.bytes(problem),
-            samples,
-        })
+            samples: vec![],
+        }
     }
 
     /// Stores the read ceiling (the highest seen in this run, GB/s) and what the GPU was doing.
