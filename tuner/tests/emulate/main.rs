@@ -76,31 +76,42 @@ fn base() -> DecodeProblem {
     }
 }
 
-/// Both classes and formats, operands swapped and straight, other dims and pages, fused with the append.
-fn decode_problems() -> Vec<DecodeProblem> {
+/// Both classes and both formats.
+fn paths() -> [DecodeProblem; 3] {
     let base = base();
-    let exact = DecodeProblem { numerics: Numerics::Exact, ..base };
-    vec![
-        base,
-        exact,
-        DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..base },
-        DecodeProblem { group: 16, ..exact },
+    [base, DecodeProblem { numerics: Numerics::Exact, ..base }, DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..base }]
+}
+
+/// Operands straight, other dims and pages, fused with the append.
+fn shapes() -> [DecodeProblem; 3] {
+    let base = base();
+    [
+        DecodeProblem { group: 16, numerics: Numerics::Exact, ..base },
         DecodeProblem { head_dim: 64, page_size: 32, q_len: 2, group: 4, ..base },
         DecodeProblem { append: AppendMode::Fused, v_scale_order: VScaleOrder::Interleaved4, ..base },
     ]
 }
 
-/// The first feasible variant of each pair of paths and operand order.
-fn one_of_each_path(problem: &DecodeProblem, target: Target) -> Vec<Variant> {
-    let problem = Problem::Decode(*problem);
+/// The first feasible variant of each pair of paths.
+fn one_of_each_path(problem: &Problem, target: Target) -> Vec<Variant> {
     let mut seen = HashSet::new();
-    let mut all = variants(&problem, Preset::Standard);
+    let mut all = variants(problem, Preset::Standard);
     all.retain(|variant| match variant {
-        Variant::Decode(v) => {
-            feasible(&problem, variant, target).is_ok() && seen.insert((v.k_path, v.v_path, v.operands))
-        }
+        Variant::Decode(v) => feasible(problem, variant, target).is_ok() && seen.insert((v.k_path, v.v_path)),
         Variant::Append(_) => false,
     });
+    all
+}
+
+/// Every path, and the default of every shape.
+fn decode_kernels(target: Target) -> Vec<(Target, DecodeProblem, Variant)> {
+    let mut all = Vec::new();
+    for problem in paths() {
+        let variants = one_of_each_path(&Problem::Decode(problem), target);
+        all.extend(variants.into_iter().map(|variant| (target, problem, variant)));
+    }
+    let default = |problem| (target, problem, default_variant(&Problem::Decode(problem), target));
+    all.extend(shapes().map(default));
     all
 }
 
@@ -109,13 +120,8 @@ fn every_path_of_every_target_decodes_as_the_reference_does() {
     let nvrtc = nvrtc();
     // Empty, one token, several splits with a ragged end, more than one tile and page.
     let batch = Batch { kv_len: vec![0, 2, 300, 77], kv_heads: 2, split: SplitPolicy::Even { splits: 3 } };
-    let jobs = Target::ALL.iter().flat_map(|&target| {
-        decode_problems().into_iter().flat_map(move |problem| {
-            one_of_each_path(&problem, target).into_iter().map(move |variant| (target, problem, variant))
-        })
-    });
-    let failures: Vec<String> = jobs
-        .collect::<Vec<_>>()
+    let kernels: Vec<_> = Target::ALL.iter().flat_map(|&target| decode_kernels(target)).collect();
+    let failures: Vec<String> = kernels
         .into_par_iter()
         .filter_map(|(target, problem, variant)| {
             let compiled = Compiled::new(&nvrtc, &Problem::Decode(problem), variant, target);
