@@ -159,12 +159,16 @@ impl Db {
 }
 
 impl Db {
-    /// Whether a kernel gave a wrong result, crashed or hung on any GPU (the view `quarantined`).
-    pub fn is_quarantined(&self, target: Target, key: &KernelKey) -> Result<bool, DbError> {
+    /// Whether a kernel was no good on some GPU: wrong, crashed or hung there (the view `quarantined`), or refused by
+    /// the driver at every shape.
+    pub fn failed_on_gpu(&self, target: Target, key: &KernelKey) -> Result<bool, DbError> {
         self.run(async |connection| {
             sqlx::query_scalar(
-                "SELECT EXISTS (SELECT 1 FROM quarantined AS q JOIN kernel_records AS k ON k.kernel = q.kernel
-                                WHERE k.target = ? AND k.kernel_id = ? AND k.source_hash = ? AND k.nvrtc = ?)",
+                "SELECT EXISTS (
+                    SELECT 1 FROM current_trials AS t JOIN kernel_records AS k ON k.kernel = t.kernel
+                    WHERE k.target = ? AND k.kernel_id = ? AND k.source_hash = ? AND k.nvrtc = ?
+                      AND (t.kernel IN (SELECT kernel FROM quarantined)
+                           OR (t.outcome = 'launch_failed' AND t.shape IS NULL)))",
             )
             .bind(target.name())
             .bind(key.kernel_id.as_str())

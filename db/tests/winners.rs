@@ -110,13 +110,20 @@ fn failed_trials_never_win_and_a_wrong_kernel_wins_nowhere() {
     let fast = timed(4, &[10.0]);
     db.record(run, &fast).unwrap();
     assert_eq!(winning_kernel(&db), id(4));
-    assert!(!db.is_quarantined(Target::Sm90a, &fast.kernel.key()).unwrap());
+    assert!(!db.failed_on_gpu(Target::Sm90a, &fast.kernel.key()).unwrap());
 
     let wrong = Outcome::Wrong { error: f64::NAN, detail: "kv_len 17, head 3".into() };
     db.record(run, &TrialRecord { shape: Some(shape(1, 17)), samples: vec![], outcome: wrong, ..fast.clone() })
         .unwrap();
     assert_eq!(winning_kernel(&db), id(8), "wrong at another shape");
-    assert!(db.is_quarantined(Target::Sm90a, &fast.kernel.key()).unwrap());
+    assert!(db.failed_on_gpu(Target::Sm90a, &fast.kernel.key()).unwrap());
+
+    let refused = failed(2, Outcome::LaunchFailed { error: "too many resources".into() });
+    let disturbed = TrialRecord { shape: Some(shape(1, 17)), ..refused.clone() };
+    db.record(run, &disturbed).unwrap();
+    assert!(!db.failed_on_gpu(Target::Sm90a, &refused.kernel.key()).unwrap(), "one disturbed measurement");
+    db.record(run, &refused).unwrap();
+    assert!(db.failed_on_gpu(Target::Sm90a, &refused.kernel.key()).unwrap());
 
     let hang = Outcome::Timeout { stage: Stage::Measure, seconds: 10.0 };
     db.record(run, &failed(8, hang)).unwrap();

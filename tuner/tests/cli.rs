@@ -7,7 +7,7 @@
 use assert_cmd::Command;
 use nvkv_db::{Db, KernelRecord, NewRun, RunId, TrialRecord};
 use nvkv_generator::{Preset, render, variants};
-use nvkv_spec::{AppendProblem, Dtype, KvFormat, Outcome, Problem, Target, VScaleOrder};
+use nvkv_spec::{AppendProblem, Dtype, GpuEnvironment, KvFormat, Outcome, Problem, Target, VScaleOrder};
 use nvkv_tuner::gpu;
 use predicates::prelude::*;
 use predicates::str::{contains, is_match};

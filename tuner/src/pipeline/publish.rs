@@ -83,7 +83,7 @@ impl Kitchen<'_> {
         let Some(variant) = yardstick(&problem, self.target) else { return Ok(()) };
         let source = render(&problem, &variant, self.target)?;
         let kernel = KernelRecord { variant, source_hash: source.hash, compiled: None, ..first.kernel().clone() };
-        if db.is_quarantined(self.target, &kernel.key())? || !self.add(&kernel, evidence)? {
+        if db.failed_on_gpu(self.target, &kernel.key())? || !self.add(&kernel, evidence)? {
             eprintln!(
                 "note: the default variant of {} failed; for shapes far from all that were tuned, the bundle has \
                        no kernel marked is_default",
