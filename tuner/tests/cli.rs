@@ -150,7 +150,7 @@ fn impossible_sizes_name_the_option_to_lower() {
     for (sizes, option) in [
         (&["--op", "decode", "--batch", "100000", "--context", "64"][..], "lower --batch"),
         (&["--op", "fused", "--batch", "1", "--context", "64", "--kv-heads", "67108864"], "lower --kv-heads"),
-        (&["--op", "append", "--batch", "67108864", "--kv-heads", "60000"], "lower --batch or --kv-heads"),
+        (&["--op", "append", "--batch", "67108864", "--kv-heads", "60000"], "--tokens of a query"),
     ] {
         for plan in [&["--plan"][..], &[]] {
             place.nvkv().args(["--arch", "sm_90"]).args(sizes).args(plan).assert().code(2).stderr(contains(option));
@@ -564,6 +564,44 @@ fn a_killed_tune_goes_on_where_it_was() {
     place.tune().assert().code(0).stderr(contains(format!("{} compiled", all - before)).and(contains(kept)));
     assert_eq!(place.trials(), all);
     place.nvkv().arg("verify").assert().code(0);
+}
+
+/// Processes that `parent` started and that live, by any of its threads.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(String::from).collect::<Vec<_>>()).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_compiler_that_is_killed_is_one_failure_and_compiles_the_next_time() {
+    let place = Place::new();
+    let tune = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
+        .current_dir(place.0.path())
+        .env("CUDA_VISIBLE_DEVICES", "-1")
+        .args(TINY)
+        .args(["--batch", "64", "--jobs", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    // Once something is compiled the only child is the compiler, not the probe for a GPU.
+    while place.cached() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing was compiled");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let victims = children(tune.id());
+    assert_eq!(victims.len(), 1, "killed too late to show anything");
+    std::process::Command::new("kill").args(["-KILL", &victims[0]]).status().unwrap();
+    let output = tune.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("1 failed") && said.contains("out of memory?") && !said.contains("last words"), "{said}");
+    place.tune().assert().code(0).stderr(contains("1 compiled").and(contains("failed").not()));
+    assert_eq!(place.trials(), feasible(&place) + 1);
 }
 
 #[test]
