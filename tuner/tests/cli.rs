@@ -407,6 +407,9 @@ fn a_decode_bundle_has_a_fallback_and_verify_finds_every_lie_in_its_manifest() {
     let said = contains("sound").and(contains("kernels compared")).and(contains(" 0 kernels compared").not());
     place.nvkv().arg("verify").assert().code(0).stdout(said);
     place.nvkv().args(["verify", "--db", "none"]).assert().code(0).stdout(contains("0 kernels compared"));
+    let json: Value =
+        serde_json::from_slice(&place.nvkv().args(["verify", "--json"]).output().unwrap().stdout).unwrap();
+    assert_eq!((&json[0]["sound"], &json[0]["kernels_in_database"]), (&true.into(), &json[0]["kernels"]));
 
     let manifest = place.manifest();
     let defaults = manifest["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["is_default"] == true);
