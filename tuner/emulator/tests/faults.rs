@@ -149,7 +149,7 @@ fn operands_that_do_not_fit_are_named() {
 #[test]
 fn source_lines_are_reported_where_the_ptx_has_them() {
     let text = kernel("sm_90a", ".loc 1 42 7\n st.shared.u32 [0], %r0; mov.u32 %r9, 0;");
-    let module = Module::parse(&format!(".file 1 \"decode.cu\"\n{}", text.trim_start())).unwrap();
+    let module = Module::parse(&format!("{text}.file 1 \"decode.cu\"\n")).unwrap();
     let mut memory = nvkv_emulator::Memory::new();
     let (from, to) = (memory.alloc_with(&[0; 16]), memory.alloc(4));
     let params: Vec<u8> = [from, to].iter().flat_map(|address| address.to_le_bytes()).collect();

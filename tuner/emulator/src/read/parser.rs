@@ -10,12 +10,25 @@ type Result<T> = std::result::Result<T, EmulationError>;
 
 /// Reads a PTX file.
 pub(crate) fn read(text: &str) -> Result<Syntax> {
-    let mut parser = Parser { text, tokens: tokens(text)?, at: 0, files: HashMap::new(), source_line: None };
+    let tokens = tokens(text)?;
+    let files = files(&tokens);
+    let mut parser = Parser { text, tokens, at: 0, files, source_line: None };
     let mut syntax = Syntax::default();
     while let Some(word) = parser.next_word()? {
         parser.module_directive(&word, &mut syntax)?;
     }
     Ok(syntax)
+}
+
+/// Names of `.file 1 "name"`, which NVRTC puts behind the `.loc` that refer to them.
+fn files(tokens: &[(u32, Token)]) -> HashMap<i64, Arc<str>> {
+    let file = |window: &[(u32, Token)]| match window {
+        [(_, Token::Word(word)), (_, Token::Integer(number)), (_, Token::Text(name))] if word == ".file" => {
+            Some((*number, Arc::from(name.as_str())))
+        }
+        _ => None,
+    };
+    tokens.windows(3).filter_map(file).collect()
 }
 
 struct Parser<'a> {
@@ -89,13 +102,12 @@ impl Parser<'_> {
     fn module_directive(&mut self, word: &str, syntax: &mut Syntax) -> Result<()> {
         let line = self.tokens[self.at - 1].0;
         match word {
-            ".version" | ".address_size" => self.skip_line(line),
+            ".version" | ".address_size" | ".file" => self.skip_line(line),
             ".target" => {
                 syntax.target = self.expect_word()?;
                 self.skip_line(line);
             }
             ".visible" | ".extern" | ".weak" => {}
-            ".file" => self.file(line)?,
             ".section" => self.skip_block()?,
             ".entry" => {
                 let kernel = self.kernel()?;
@@ -111,16 +123,6 @@ impl Parser<'_> {
                 return self.error(&format!("unknown directive `{word}`"));
             }
         }
-        Ok(())
-    }
-
-    /// `.file 1 "name"`
-    fn file(&mut self, line: u32) -> Result<()> {
-        let number = self.integer()?;
-        let Some(Token::Text(name)) = self.peek() else { return self.error("expected a file name") };
-        let name = Arc::from(name.as_str());
-        self.files.insert(number, name);
-        self.skip_line(line);
         Ok(())
     }
 
