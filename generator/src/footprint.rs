@@ -101,7 +101,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The launch of `variant` of `problem` at `shape`; `split` is ignored by append kernels.
+    /// The launch of `variant` of `problem` at `shape`; `split` is ignored by append kernels. Sizes that no GPU
+    /// takes saturate: they stay too large, and never look small.
     ///
     /// # Panics
     /// Where problem, variant and shape are not of one operation: a defect of the caller.
@@ -110,7 +111,7 @@ impl Launch {
         match (problem, variant, *shape) {
             (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads }) => {
                 let (max_splits, min_split_tokens) = split.launch(context);
-                let grid = [max_splits, kv_heads * row_tiles, batch];
+                let grid = [max_splits, kv_heads.saturating_mul(row_tiles), batch];
                 let workspace_bytes = workspace_bytes(p, v, batch, kv_heads, max_splits);
                 Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens }
             }
@@ -142,6 +143,25 @@ fn workspace_bytes(
         return 0;
     }
     let row_tiles = problem.query_rows().div_ceil(variant.query_tile);
-    let groups = u64::from(batch) * u64::from(kv_heads) * u64::from(row_tiles);
-    (groups * 4).next_multiple_of(256) + groups * u64::from(max_splits) * u64::from(state_bytes(problem, variant))
+    let groups = (u64::from(batch) * u64::from(kv_heads)).saturating_mul(row_tiles.into());
+    let states = groups.saturating_mul(max_splits.into()).saturating_mul(state_bytes(problem, variant).into());
+    groups.saturating_mul(4).checked_next_multiple_of(256).unwrap_or(u64::MAX).saturating_add(states)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Preset, default_variant, problems};
+    use nvkv_spec::{Operation, Target};
+
+    #[test]
+    fn sizes_beyond_every_gpu_stay_too_large() {
+        let problem = problems(Preset::Quick, &[Operation::Decode])[0];
+        let Problem::Decode(p) = problem else { unreachable!() };
+        let problem = Problem::Decode(DecodeProblem { group: 16, q_len: 8, ..p });
+        let shape = Shape::Decode { batch: 1 << 31, context: 1 << 31, kv_heads: 1 << 31 };
+        let variant = default_variant(&problem, Target::Sm90a);
+        let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits: u32::MAX });
+        assert_eq!((launch.grid[1], launch.workspace_bytes), (u32::MAX, u64::MAX));
+    }
 }
