@@ -7,7 +7,6 @@
 
 use super::context::{Context, Decoded};
 use super::lanewise::{map1, map2, map3};
-use half::{bf16, f16};
 
 /// NaN as the GPU makes it.
 pub(crate) const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
@@ -56,6 +55,7 @@ fn decode_packed(context: &mut Context, form: &[&str]) -> Decoded {
     }
 }
 
+#[inline(always)]
 fn halves(a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
     let half = |shift: u32| u32::from(f16_bits(f(f16_value((a >> shift) as u16), f16_value((b >> shift) as u16))));
     half(0) | half(16) << 16
@@ -98,18 +98,44 @@ fn maximum(a: f32, b: f32) -> f32 {
     }
 }
 
+/// f16 to f32: exact. Branches are selections here and below, so that loops over lanes are vectors.
+#[inline(always)]
 pub(super) fn f16_value(bits: u16) -> f32 {
-    f16::from_bits(bits).to_f32()
+    const TO_F32_BIAS: f32 = f32::from_bits((127 + 112) << 23);
+    let magnitude = u32::from(bits & 0x7FFF) << 13;
+    let finite = (f32::from_bits(magnitude) * TO_F32_BIAS).to_bits();
+    let special = magnitude | 0x7F80_0000;
+    let sign = u32::from(bits & 0x8000) << 16;
+    f32::from_bits(sign | if bits & 0x7C00 == 0x7C00 { special } else { finite })
 }
 
 pub(super) fn bf16_value(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
+/// f32 to f16, to nearest even.
+#[inline(always)]
 pub(super) fn f16_bits(value: f32) -> u16 {
-    if value.is_nan() { NAN_16 } else { f16::from_f32(value).to_bits() }
+    /// Half of the step below the first number that rounds to infinity.
+    const OVERFLOW: u32 = 0x477F_F000;
+    const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
+    let magnitude = value.to_bits() & 0x7FFF_FFFF;
+    // The last bit of 0.5 is worth 2^-24, the step of f16's subnormal numbers: the addition rounds.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let normal = cut(magnitude, 13).wrapping_sub((127 - 15) << 10);
+    let finite = if magnitude < SMALLEST_NORMAL { subnormal } else { normal };
+    let code = if magnitude >= OVERFLOW { 0x7C00 } else { finite };
+    if value.is_nan() { NAN_16 } else { code as u16 | (value.to_bits() >> 16) as u16 & 0x8000 }
 }
 
+/// f32 to bf16, to nearest even.
+#[inline(always)]
 pub(super) fn bf16_bits(value: f32) -> u16 {
-    if value.is_nan() { NAN_16 } else { bf16::from_f32(value).to_bits() }
+    if value.is_nan() { NAN_16 } else { cut(value.to_bits(), 16) as u16 }
+}
+
+/// `bits` without the last `n`, rounded to nearest even. A carry goes into the exponent, as it should.
+#[inline(always)]
+fn cut(bits: u32, n: u32) -> u32 {
+    (bits + ((1 << (n - 1)) - 1) + (bits >> n & 1)) >> n
 }

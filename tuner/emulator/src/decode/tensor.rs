@@ -6,6 +6,7 @@
 //! from zero, and an f32 addition of C.
 
 use super::context::{Context, Decoded};
+use super::float::{f16_bits, f16_value};
 use super::minifloat::E4M3;
 use super::names::Register;
 use super::target::Target;
@@ -13,6 +14,7 @@ use crate::error::FaultKind;
 use crate::exec::{
     ColumnsB, Factor, Factors, Lane, Lanes, Op, Participants, Registers, Rounding, RowsA, Tile, Wgmma, multiply,
 };
+use std::sync::LazyLock;
 
 /// F16 `mma.sync`.
 fn f16_rounding(target: Target) -> Rounding {
@@ -36,16 +38,35 @@ fn e4m3_rounding(target: Target) -> Rounding {
 /// E4M3 `wgmma`.
 pub(crate) const WGMMA_ROUNDING: Rounding = Rounding { fraction: 13, mantissa: 13, step: 32, c_last: false };
 
+/// E4M3 bytes, with the exponents of their own format.
+static E4M3_FACTORS: LazyLock<[Factor; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|byte| match E4M3.parts(byte as u8 & 0x7F) {
+        Some((significand, exponent)) => Factor::new(byte & 0x80 != 0, significand, 3, exponent),
+        None => Factor::nan(),
+    })
+});
+
+/// E4M3 bytes after an exact conversion to f16, where their subnormal numbers are normal.
+static E4M3_AS_F16: LazyLock<[Factor; 256]> =
+    LazyLock::new(|| std::array::from_fn(|byte| f16_factor(f16_bits(E4M3.decode(byte as u8)))));
+
+#[inline(always)]
+fn f16_factor(bits: u16) -> Factor {
+    Factor::from_f16(bits, f16_value(bits))
+}
+
 pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = context.form.clone();
     match form.as_slice() {
         ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", "f16", "f16", "f32"] => {
-            mma(context, Elements { k: 16, width: 16, factor: |bits| Factor::from_f16(bits as u16), unpack: false })
+            let elements = Elements { k: 16, width: 16, unpack: false, factor: |bits| f16_factor(bits as u16) };
+            mma(context, elements, f16_rounding(context.target))
         }
         ["mma", "sync", "aligned", "m16n8k32", "row", "col", "f32", "e4m3", "e4m3", "f32"] => {
             let unpack = matches!(context.target, Target::Hopper | Target::Blackwell);
-            let factor = if unpack { e4m3_as_f16 } else { e4m3_factor };
-            mma(context, Elements { k: 32, width: 8, factor, unpack })
+            let factors = if unpack { &*E4M3_AS_F16 } else { &*E4M3_FACTORS };
+            let elements = Elements { k: 32, width: 8, unpack, factor: |bits| factors[bits as usize & 0xFF] };
+            mma(context, elements, e4m3_rounding(context.target))
         }
         ["wgmma", "mma_async", "sync", "aligned", shape, "f32", "e4m3", "e4m3"] => wgmma(context, shape),
         ["wgmma", "fence", "sync", "aligned"] => Ok(Some(Op::WgmmaFence)),
@@ -55,63 +76,51 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
     }
 }
 
-/// One E4M3 byte, with the exponents of its own format.
-pub(crate) fn e4m3_factor(byte: u32) -> Factor {
-    match E4M3.parts(byte as u8 & 0x7F) {
-        Some((significand, exponent)) => Factor::new(byte & 0x80 != 0, significand, 3, exponent),
-        None => Factor::nan(),
-    }
-}
-
-/// One E4M3 byte after an exact conversion to f16, where its subnormal numbers are normal.
-fn e4m3_as_f16(byte: u32) -> Factor {
-    Factor::from_f16(super::float::f16_bits(E4M3.decode(byte as u8)))
-}
-
 /// How registers hold the elements of A and B.
 #[derive(Clone, Copy)]
-struct Elements {
+struct Elements<F> {
     k: usize,
     /// Bits of an element.
     width: u32,
-    factor: fn(u32) -> Factor,
     /// Whether elements with k % 4 < 2 come first.
     unpack: bool,
+    /// From the bits of an element, with other bits above them.
+    factor: F,
 }
 
-impl Elements {
+impl<F: Fn(u32) -> Factor> Elements<F> {
     /// Spreads the register of a lane over a row: `half` 0 holds elements of the first half of K.
+    #[inline(always)]
     fn spread(&self, row: &mut Factors, register: u32, t: usize, half: usize) {
         let count = (32 / self.width) as usize;
         for i in 0..count {
-            let bits = register >> (self.width * i as u32) & (u32::MAX >> (32 - self.width));
             let k = half * self.k / 2 + t * count + i;
             let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
-            row.set(at, (self.factor)(bits));
+            row.set(at, (self.factor)(register >> (self.width * i as u32)));
         }
     }
-}
 
-fn rows_a(elements: Elements, registers: &Registers, a: &[Register]) -> RowsA {
-    let mut rows = [Factors::zeros(); 16];
-    for (i, register) in a.iter().enumerate() {
-        let values = u32::read(registers, register.slot);
-        for (lane, &value) in values.iter().enumerate() {
-            elements.spread(&mut rows[lane / 4 + 8 * (i % 2)], value, lane % 4, i / 2);
+    fn rows_a(&self, registers: &Registers, a: &[Register]) -> RowsA {
+        let mut rows = [Factors::zeros(); 16];
+        for (i, register) in a.iter().enumerate() {
+            let values = u32::read(registers, register.slot);
+            for (lane, &value) in values.iter().enumerate() {
+                self.spread(&mut rows[lane / 4 + 8 * (i % 2)], value, lane % 4, i / 2);
+            }
         }
+        rows
     }
-    rows
-}
 
-fn columns_b(elements: Elements, registers: &Registers, b: &[Register]) -> ColumnsB {
-    let mut columns = [Factors::zeros(); 8];
-    for (half, register) in b.iter().enumerate() {
-        let values = u32::read(registers, register.slot);
-        for (lane, &value) in values.iter().enumerate() {
-            elements.spread(&mut columns[lane / 4], value, lane % 4, half);
+    fn columns_b(&self, registers: &Registers, b: &[Register]) -> ColumnsB {
+        let mut columns = [Factors::zeros(); 8];
+        for (half, register) in b.iter().enumerate() {
+            let values = u32::read(registers, register.slot);
+            for (lane, &value) in values.iter().enumerate() {
+                self.spread(&mut columns[lane / 4], value, lane % 4, half);
+            }
         }
+        columns
     }
-    columns
 }
 
 fn read_tile(registers: &Registers, c: &[Register]) -> Tile {
@@ -132,13 +141,15 @@ fn write_tile(registers: &mut Registers, d: &[Register], tile: &Tile) {
     }
 }
 
-fn mma(context: &mut Context, elements: Elements) -> Decoded {
+fn mma<F>(context: &mut Context, elements: Elements<F>, rounding: Rounding) -> Decoded
+where
+    F: Fn(u32) -> Factor + Send + Sync + 'static,
+{
     context.expect(4)?;
     let (d, a) = (context.words(0, 4)?, context.words(1, 4)?);
     let (b, c) = (context.words(2, 2)?, context.words(3, 4)?);
-    let rounding = if elements.width == 16 { f16_rounding(context.target) } else { e4m3_rounding(context.target) };
     let work = move |registers: &mut Registers, _| {
-        let (a, b) = (rows_a(elements, registers, &a), columns_b(elements, registers, &b));
+        let (a, b) = (elements.rows_a(registers, &a), elements.columns_b(registers, &b));
         let result = multiply(&a, &b, &read_tile(registers, &c), elements.k, rounding);
         write_tile(registers, &d, &result);
         Ok(())
@@ -192,15 +203,16 @@ pub(crate) fn run_wgmma(
     accumulate: bool,
     mut read: impl FnMut(u64) -> Result<u128, FaultKind>,
 ) -> Result<(), FaultKind> {
-    let elements = Elements { k: 32, width: 8, factor: e4m3_factor, unpack: false };
-    let a = rows_a(elements, registers, &op.a);
+    let factors = &*E4M3_FACTORS;
+    let elements = Elements { k: 32, width: 8, unpack: false, factor: |bits| factors[bits as usize & 0xFF] };
+    let a = elements.rows_a(registers, &op.a);
     for (block, d) in op.d.chunks(4).enumerate() {
         let mut b = [Factors::zeros(); 8];
         for (n, column) in b.iter_mut().enumerate() {
             for half in 0..2 {
                 let bytes = read(descriptor.chunk((8 * block + n) as u32, half))?.to_le_bytes();
                 for (i, &byte) in bytes.iter().enumerate() {
-                    column.set(16 * half as usize + i, e4m3_factor(u32::from(byte)));
+                    column.set(16 * half as usize + i, factors[usize::from(byte)]);
                 }
             }
         }

@@ -60,14 +60,16 @@ impl Factor {
         Self { value: if negative { -value } else { value }, exponent }
     }
 
-    pub fn from_f16(bits: u16) -> Self {
-        let (negative, exponent, fraction) = (bits >> 15 == 1, i32::from(bits >> 10 & 31), u32::from(bits & 0x3FF));
-        match exponent {
-            0 => Self::new(negative, fraction, 10, -14),
-            31 if fraction != 0 => Self::nan(),
-            31 => Self { value: if negative { f64::NEG_INFINITY } else { f64::INFINITY }, exponent: SPECIAL },
-            _ => Self::new(negative, fraction | 0x400, 10, exponent - 15),
-        }
+    /// An f16, whose value is `value`.
+    #[inline(always)]
+    pub fn from_f16(bits: u16, value: f32) -> Self {
+        let exponent = match i32::from(bits >> 10 & 31) {
+            _ if bits & 0x7FFF == 0 => ZERO_EXPONENT,
+            0 => -14,
+            31 => SPECIAL,
+            exponent => exponent - 15,
+        };
+        Self { value: f64::from(value), exponent }
     }
 }
 
