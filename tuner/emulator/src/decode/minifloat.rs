@@ -19,25 +19,19 @@ pub(crate) const E4M3: Minifloat = Minifloat { mantissa: 3, bias: 7, largest: 0x
 pub(crate) const E2M1: Minifloat = Minifloat { mantissa: 1, bias: 1, largest: 7, nan: 7, sign: 3 };
 
 impl Minifloat {
-    /// Magnitude as an integer significand and the exponent of its leading position, 1 for a normal number:
-    /// the value is `significand * 2^(exponent - mantissa bits)`. None for NaN.
-    pub fn parts(&self, magnitude: u8) -> Option<(u32, i32)> {
-        if magnitude > self.largest {
-            return None;
-        }
-        let fraction = u32::from(magnitude) & ((1 << self.mantissa) - 1);
-        Some(match i32::from(magnitude >> self.mantissa) {
-            0 => (fraction, 1 - self.bias),
-            exponent => (fraction | 1 << self.mantissa, exponent - self.bias),
-        })
-    }
-
     /// Code to value: exact.
     pub fn decode(&self, code: u8) -> f32 {
-        let negative = code >> self.sign & 1 == 1;
-        let Some((significand, exponent)) = self.parts(code & ((1 << self.sign) - 1)) else { return f32::NAN };
-        let magnitude = significand as f32 * power_of_two(exponent - self.mantissa as i32);
-        if negative { -magnitude } else { magnitude }
+        let magnitude = code & ((1 << self.sign) - 1);
+        if magnitude > self.largest {
+            return f32::NAN;
+        }
+        let fraction = u32::from(magnitude) & ((1 << self.mantissa) - 1);
+        let (significand, exponent) = match i32::from(magnitude >> self.mantissa) {
+            0 => (fraction, 1 - self.bias),
+            exponent => (fraction | 1 << self.mantissa, exponent - self.bias),
+        };
+        let value = significand as f32 * power_of_two(exponent - self.mantissa as i32);
+        if code >> self.sign & 1 == 1 { -value } else { value }
     }
 
     /// Value to the nearest code, ties to even; what is too large, infinities too, becomes the largest.

@@ -6,66 +6,50 @@
 //! from zero, and an f32 addition of C.
 
 use super::context::{Context, Decoded};
-use super::float::{f16_bits, f16_value};
+use super::float::f16_value;
 use super::minifloat::E4M3;
 use super::names::Register;
 use super::target::Target;
 use crate::error::FaultKind;
-use crate::exec::{
-    ColumnsB, Factor, Factors, Lane, Lanes, Op, Participants, Registers, Rounding, RowsA, Tile, Wgmma, multiply,
-};
+use crate::exec::{ColumnsB, Lane, Lanes, MAX_K, Op, Participants, Registers, Rounding, RowsA, Tile, Wgmma, multiply};
 use std::sync::LazyLock;
 
 /// F16 `mma.sync`.
 fn f16_rounding(target: Target) -> Rounding {
-    match target {
-        Target::Ada => Rounding { fraction: 24, mantissa: 23, step: 8, c_last: false },
-        Target::Hopper | Target::Blackwell | Target::BlackwellRtx => {
-            Rounding { fraction: 25, mantissa: 23, step: 16, c_last: false }
-        }
-    }
+    let (fraction, step) = if target == Target::Ada { (24, 8) } else { (25, 16) };
+    Rounding { smallest: -14, fraction, mantissa: 23, step, c_last: false }
 }
 
-/// E4M3 `mma.sync`.
+/// E4M3 `mma.sync`. Where bytes become f16, their subnormal numbers become normal.
 fn e4m3_rounding(target: Target) -> Rounding {
     match target {
-        Target::Ada => Rounding { fraction: 13, mantissa: 13, step: 16, c_last: false },
-        Target::Hopper | Target::Blackwell => Rounding { fraction: 25, mantissa: 23, step: 16, c_last: true },
-        Target::BlackwellRtx => Rounding { fraction: 25, mantissa: 23, step: 32, c_last: false },
+        Target::Ada => Rounding { smallest: -6, fraction: 13, mantissa: 13, step: 16, c_last: false },
+        Target::Hopper | Target::Blackwell => {
+            Rounding { smallest: -14, fraction: 25, mantissa: 23, step: 16, c_last: true }
+        }
+        Target::BlackwellRtx => Rounding { smallest: -6, fraction: 25, mantissa: 23, step: 32, c_last: false },
     }
 }
 
 /// E4M3 `wgmma`.
-pub(crate) const WGMMA_ROUNDING: Rounding = Rounding { fraction: 13, mantissa: 13, step: 32, c_last: false };
+const WGMMA_ROUNDING: Rounding = Rounding { smallest: -6, fraction: 13, mantissa: 13, step: 32, c_last: false };
 
-/// E4M3 bytes, with the exponents of their own format.
-static E4M3_FACTORS: LazyLock<[Factor; 256]> = LazyLock::new(|| {
-    std::array::from_fn(|byte| match E4M3.parts(byte as u8 & 0x7F) {
-        Some((significand, exponent)) => Factor::new(byte & 0x80 != 0, significand, 3, exponent),
-        None => Factor::nan(),
-    })
-});
-
-/// E4M3 bytes after an exact conversion to f16, where their subnormal numbers are normal.
-static E4M3_AS_F16: LazyLock<[Factor; 256]> =
-    LazyLock::new(|| std::array::from_fn(|byte| f16_factor(f16_bits(E4M3.decode(byte as u8)))));
-
-#[inline(always)]
-fn f16_factor(bits: u16) -> Factor {
-    Factor::from_f16(bits, f16_value(bits))
-}
+/// Values of the E4M3 bytes.
+static E4M3_VALUES: LazyLock<[f64; 256]> =
+    LazyLock::new(|| std::array::from_fn(|byte| f64::from(E4M3.decode(byte as u8))));
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = context.form.clone();
     match form.as_slice() {
         ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", "f16", "f16", "f32"] => {
-            let elements = Elements { k: 16, width: 16, unpack: false, factor: |bits| f16_factor(bits as u16) };
+            let elements =
+                Elements { k: 16, width: 16, unpack: false, value: |bits| f64::from(f16_value(bits as u16)) };
             mma(context, elements, f16_rounding(context.target))
         }
         ["mma", "sync", "aligned", "m16n8k32", "row", "col", "f32", "e4m3", "e4m3", "f32"] => {
             let unpack = matches!(context.target, Target::Hopper | Target::Blackwell);
-            let factors = if unpack { &*E4M3_AS_F16 } else { &*E4M3_FACTORS };
-            let elements = Elements { k: 32, width: 8, unpack, factor: |bits| factors[bits as usize & 0xFF] };
+            let values = &*E4M3_VALUES;
+            let elements = Elements { k: 32, width: 8, unpack, value: |bits| values[bits as usize & 0xFF] };
             mma(context, elements, e4m3_rounding(context.target))
         }
         ["wgmma", "mma_async", "sync", "aligned", shape, "f32", "e4m3", "e4m3"] => wgmma(context, shape),
@@ -85,23 +69,23 @@ struct Elements<F> {
     /// Whether elements with k % 4 < 2 come first.
     unpack: bool,
     /// From the bits of an element, with other bits above them.
-    factor: F,
+    value: F,
 }
 
-impl<F: Fn(u32) -> Factor> Elements<F> {
+impl<F: Fn(u32) -> f64> Elements<F> {
     /// Spreads the register of a lane over a row: `half` 0 holds elements of the first half of K.
     #[inline(always)]
-    fn spread(&self, row: &mut Factors, register: u32, t: usize, half: usize) {
+    fn spread(&self, row: &mut [f64; MAX_K], register: u32, t: usize, half: usize) {
         let count = (32 / self.width) as usize;
         for i in 0..count {
             let k = half * self.k / 2 + t * count + i;
             let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
-            row.set(at, (self.factor)(register >> (self.width * i as u32)));
+            row[at] = (self.value)(register >> (self.width * i as u32));
         }
     }
 
     fn rows_a(&self, registers: &Registers, a: &[Register]) -> RowsA {
-        let mut rows = [Factors::zeros(); 16];
+        let mut rows = [[0.0; MAX_K]; 16];
         for (i, register) in a.iter().enumerate() {
             let values = u32::read(registers, register.slot);
             for (lane, &value) in values.iter().enumerate() {
@@ -112,7 +96,7 @@ impl<F: Fn(u32) -> Factor> Elements<F> {
     }
 
     fn columns_b(&self, registers: &Registers, b: &[Register]) -> ColumnsB {
-        let mut columns = [Factors::zeros(); 8];
+        let mut columns = [[0.0; MAX_K]; 8];
         for (half, register) in b.iter().enumerate() {
             let values = u32::read(registers, register.slot);
             for (lane, &value) in values.iter().enumerate() {
@@ -143,7 +127,7 @@ fn write_tile(registers: &mut Registers, d: &[Register], tile: &Tile) {
 
 fn mma<F>(context: &mut Context, elements: Elements<F>, rounding: Rounding) -> Decoded
 where
-    F: Fn(u32) -> Factor + Send + Sync + 'static,
+    F: Fn(u32) -> f64 + Send + Sync + 'static,
 {
     context.expect(4)?;
     let (d, a) = (context.words(0, 4)?, context.words(1, 4)?);
@@ -203,16 +187,16 @@ pub(crate) fn run_wgmma(
     accumulate: bool,
     mut read: impl FnMut(u64) -> Result<u128, FaultKind>,
 ) -> Result<(), FaultKind> {
-    let factors = &*E4M3_FACTORS;
-    let elements = Elements { k: 32, width: 8, unpack: false, factor: |bits| factors[bits as usize & 0xFF] };
+    let values = &*E4M3_VALUES;
+    let elements = Elements { k: 32, width: 8, unpack: false, value: |bits| values[bits as usize & 0xFF] };
     let a = elements.rows_a(registers, &op.a);
     for (block, d) in op.d.chunks(4).enumerate() {
-        let mut b = [Factors::zeros(); 8];
+        let mut b = [[0.0; MAX_K]; 8];
         for (n, column) in b.iter_mut().enumerate() {
             for half in 0..2 {
                 let bytes = read(descriptor.chunk((8 * block + n) as u32, half))?.to_le_bytes();
                 for (i, &byte) in bytes.iter().enumerate() {
-                    column.set(16 * half as usize + i, factors[usize::from(byte)]);
+                    column[16 * half as usize + i] = values[usize::from(byte)];
                 }
             }
         }

@@ -49,11 +49,11 @@ macro_rules! lane {
 
             #[inline(always)]
             fn read(registers: &Registers, slot: Slot) -> [Self; WARP] {
-                let row = &registers.$file[slot.0 as usize];
-                std::array::from_fn(|lane| {
-                    let $raw = row[lane];
-                    $from
-                })
+                let mut values = [Self::default(); WARP];
+                for (value, &$raw) in values.iter_mut().zip(&registers.$file[slot.0 as usize]) {
+                    *value = $from;
+                }
+                values
             }
 
             #[inline(always)]

@@ -7,71 +7,19 @@
 
 use crate::decode::NAN;
 
-/// Exponent of infinities and NaN.
-const SPECIAL: i32 = 1 << 20;
+/// Exponent of an infinity or NaN, as `exponent` gives it; those of finite f32, and of products, are far below.
+const SPECIAL: i32 = 1024;
 /// Exponent that a zero counts with.
 const ZERO_EXPONENT: i32 = -126;
 
 /// Elements along K of one instruction, at most.
 pub(crate) const MAX_K: usize = 32;
-
-/// A row of A or a column of B.
-///
-/// The exponent is the element's own, not that of its leading bit: subnormal numbers keep the format's smallest.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Factors {
-    values: [f64; MAX_K],
-    exponents: [i32; MAX_K],
-}
-
 /// Rows of A.
-pub(crate) type RowsA = [Factors; 16];
+pub(crate) type RowsA = [[f64; MAX_K]; 16];
 /// Columns of B.
-pub(crate) type ColumnsB = [Factors; 8];
+pub(crate) type ColumnsB = [[f64; MAX_K]; 8];
 /// C or D: 16 rows of 8 columns.
 pub(crate) type Tile = [[f32; 8]; 16];
-
-/// An element of A or B with its exponent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Factor {
-    value: f64,
-    exponent: i32,
-}
-
-impl Factors {
-    pub fn zeros() -> Self {
-        Self { values: [0.0; MAX_K], exponents: [ZERO_EXPONENT; MAX_K] }
-    }
-
-    pub fn set(&mut self, k: usize, factor: Factor) {
-        (self.values[k], self.exponents[k]) = (factor.value, factor.exponent);
-    }
-}
-
-impl Factor {
-    pub fn nan() -> Self {
-        Self { value: f64::NAN, exponent: SPECIAL }
-    }
-
-    /// `±significand * 2^(exponent - bits)`
-    pub fn new(negative: bool, significand: u32, bits: i32, exponent: i32) -> Self {
-        let value = f64::from(significand) * power_of_two(exponent - bits);
-        let exponent = if significand == 0 { ZERO_EXPONENT } else { exponent };
-        Self { value: if negative { -value } else { value }, exponent }
-    }
-
-    /// An f16, whose value is `value`.
-    #[inline(always)]
-    pub fn from_f16(bits: u16, value: f32) -> Self {
-        let exponent = match i32::from(bits >> 10 & 31) {
-            _ if bits & 0x7FFF == 0 => ZERO_EXPONENT,
-            0 => -14,
-            31 => SPECIAL,
-            exponent => exponent - 15,
-        };
-        Self { value: f64::from(value), exponent }
-    }
-}
 
 /// `2^exponent` for the exponents of normal f64 numbers.
 fn power_of_two(exponent: i32) -> f64 {
@@ -81,6 +29,8 @@ fn power_of_two(exponent: i32) -> f64 {
 /// How one instruction adds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rounding {
+    /// Exponent of the smallest normal number among the elements of A and B.
+    pub smallest: i32,
     /// Fraction bits that an aligned term keeps.
     pub fraction: i32,
     /// Mantissa bits of a result.
@@ -91,14 +41,35 @@ pub(crate) struct Rounding {
     pub c_last: bool,
 }
 
+/// A row or column with the exponents that its elements count with.
+struct Operand<'a> {
+    values: &'a [f64; MAX_K],
+    exponents: [i32; MAX_K],
+}
+
+impl<'a> Operand<'a> {
+    fn new(values: &'a [f64; MAX_K], smallest: i32) -> Self {
+        Self { values, exponents: values.map(|value| exponent(value, smallest)) }
+    }
+}
+
+/// Exponent of `value` in a format whose subnormal numbers keep the exponent `smallest`.
+#[inline(always)]
+fn exponent(value: f64, smallest: i32) -> i32 {
+    let exponent = (value.to_bits() >> 52 & 0x7FF) as i32 - 1023;
+    if value == 0.0 { ZERO_EXPONENT } else { exponent.max(smallest) }
+}
+
 /// D = A B + C over the first `k` elements.
 pub(crate) fn multiply(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Rounding) -> Tile {
+    let columns = b.each_ref().map(|column| Operand::new(column, rounding.smallest));
     let mut d = *c;
-    for (a, d) in a.iter().zip(&mut d) {
-        for (b, d) in b.iter().zip(d) {
+    for (row, d) in a.iter().zip(&mut d) {
+        let row = Operand::new(row, rounding.smallest);
+        for (column, d) in columns.iter().zip(d) {
             let mut sum = if rounding.c_last { 0.0 } else { *d };
             for first in (0..k).step_by(rounding.step) {
-                sum = dot_add(a, b, first..first + rounding.step, sum, rounding);
+                sum = dot_add(&row, column, first..first + rounding.step, sum, rounding);
             }
             *d = if rounding.c_last { add(sum, *d) } else { sum };
         }
@@ -113,9 +84,9 @@ fn add(a: f32, b: f32) -> f32 {
 
 /// One step: the products of `a` and `b` at `range`, and `c`. All terms are multiples of one unit and all sums are
 /// exact, so that they may be added up in any order, four at a time.
-fn dot_add(a: &Factors, b: &Factors, range: std::ops::Range<usize>, c: f32, rounding: Rounding) -> f32 {
+fn dot_add(a: &Operand, b: &Operand, range: std::ops::Range<usize>, c: f32, rounding: Rounding) -> f32 {
     let exponents = a.exponents[range.clone()].iter().zip(&b.exponents[range.clone()]);
-    let largest = exponents.fold(exponent_f32(c), |largest, (a, b)| largest.max(a + b));
+    let largest = exponents.fold(exponent(f64::from(c), -126), |largest, (a, b)| largest.max(a + b));
     let products = a.values[range.clone()].as_chunks::<4>().0.iter().zip(b.values[range].as_chunks::<4>().0);
     let product = |(a, b): (&[f64; 4], &[f64; 4])| -> [f64; 4] { std::array::from_fn(|i| a[i] * b[i]) };
     if largest >= SPECIAL / 2 {
@@ -132,9 +103,8 @@ fn dot_add(a: &Factors, b: &Factors, range: std::ops::Range<usize>, c: f32, roun
     if sum == 0.0 {
         return 0.0;
     }
-    let exponent = (sum.to_bits() >> 52 & 0x7FF) as i32 - 1023;
     // At most 24 bits are left: the conversion is exact, but for results past the largest f32.
-    truncated(sum, power_of_two(exponent.max(-126) - rounding.mantissa)) as f32
+    truncated(sum, power_of_two(exponent(sum, -126) - rounding.mantissa)) as f32
 }
 
 /// `value` toward zero to a multiple of `unit`, a power of two; `|value|` is below `2^52 * unit`.
@@ -145,13 +115,4 @@ fn truncated(value: f64, unit: f64) -> f64 {
     let nearest = magnitude + unit * TO_INTEGER - unit * TO_INTEGER;
     let below = if nearest > magnitude { nearest - unit } else { nearest };
     below.copysign(value)
-}
-
-/// Exponent that C counts with.
-fn exponent_f32(value: f32) -> i32 {
-    match (value.to_bits() >> 23 & 255) as i32 {
-        0 => -126,
-        255 => SPECIAL,
-        exponent => exponent - 127,
-    }
 }
