@@ -49,7 +49,11 @@ struct Operand<'a> {
 
 impl<'a> Operand<'a> {
     fn new(values: &'a [f64; MAX_K], smallest: i32) -> Self {
-        Self { values, exponents: values.map(|value| exponent(value, smallest)) }
+        let mut exponents = [0; MAX_K];
+        for (out, &value) in exponents.iter_mut().zip(values) {
+            *out = exponent(value, smallest);
+        }
+        Self { values, exponents }
     }
 }
 
@@ -88,7 +92,7 @@ fn dot_add(a: &Operand, b: &Operand, range: std::ops::Range<usize>, c: f32, roun
     let exponents = a.exponents[range.clone()].iter().zip(&b.exponents[range.clone()]);
     let largest = exponents.fold(exponent(f64::from(c), -126), |largest, (a, b)| largest.max(a + b));
     let products = a.values[range.clone()].as_chunks::<4>().0.iter().zip(b.values[range].as_chunks::<4>().0);
-    let product = |(a, b): (&[f64; 4], &[f64; 4])| -> [f64; 4] { std::array::from_fn(|i| a[i] * b[i]) };
+    let product = |(a, b): (&[f64; 4], &[f64; 4])| [a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]];
     if largest >= SPECIAL / 2 {
         // An infinity or NaN: what IEEE arithmetic gives.
         let sum = products.flat_map(product).fold(f64::from(c), |sum, product| sum + product);
@@ -97,7 +101,9 @@ fn dot_add(a: &Operand, b: &Operand, range: std::ops::Range<usize>, c: f32, roun
     let unit = power_of_two(largest - rounding.fraction);
     let mut sums = [truncated(f64::from(c), unit), 0.0, 0.0, 0.0];
     for terms in products.map(product) {
-        sums = std::array::from_fn(|i| sums[i] + truncated(terms[i], unit));
+        for (sum, term) in sums.iter_mut().zip(terms) {
+            *sum += truncated(term, unit);
+        }
     }
     let sum = sums[0] + sums[1] + (sums[2] + sums[3]);
     if sum == 0.0 {

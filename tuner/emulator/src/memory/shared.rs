@@ -12,7 +12,8 @@ pub(crate) struct Shared {
     shadow: Vec<Shadow>,
 }
 
-#[derive(Clone, Copy, Default)]
+/// Neighbouring bytes mostly have the same; checks go by runs of equal ones.
+#[derive(Clone, Copy, Default, PartialEq)]
 struct Shadow {
     /// Who wrote it last, or is about to (an asynchronous copy).
     writer: Stamp,
@@ -38,11 +39,14 @@ impl Shared {
     pub fn load(&mut self, address: u64, bytes: u32, now: Stamp) -> Result<u128, FaultKind> {
         let at = self.place(address, bytes)?;
         let length = bytes as usize;
-        for (i, shadow) in self.shadow[at..at + length].iter_mut().enumerate() {
-            if shadow.writer.is_pending() || shadow.writer == Stamp::NONE || shadow.writer.races_with(now) {
-                return Err(unreadable(shadow.writer, address + i as u64));
+        let mut first = address;
+        for run in self.shadow[at..at + length].chunk_by_mut(|a, b| a == b) {
+            let Shadow { writer, reader } = run[0];
+            if writer.is_pending() || writer == Stamp::NONE || writer.races_with(now) {
+                return Err(unreadable(writer, first));
             }
-            shadow.reader = shadow.reader.joined(now);
+            run.fill(Shadow { writer, reader: reader.joined(now) });
+            first += run.len() as u64;
         }
         let mut value = [0; 16];
         value[..length].copy_from_slice(&self.bytes[at..at + length]);
@@ -71,19 +75,23 @@ impl Shared {
         Ok(())
     }
 
+    /// Makes `writer` the last writer of bytes that may be written `now`.
     fn claim(&mut self, at: usize, bytes: u32, address: u64, now: Stamp, writer: Stamp) -> Result<(), FaultKind> {
-        for (i, shadow) in self.shadow[at..at + bytes as usize].iter_mut().enumerate() {
-            let address = address + i as u64;
-            if shadow.writer.is_pending() {
-                return Err(FaultKind::AsyncPending { address, other: shadow.writer.accessor() });
+        let claimed = &mut self.shadow[at..at + bytes as usize];
+        let mut address = address;
+        for run in claimed.chunk_by(|a, b| a == b) {
+            let last = run[0];
+            if last.writer.is_pending() {
+                return Err(FaultKind::AsyncPending { address, other: last.writer.accessor() });
             }
-            for (other, other_wrote) in [(shadow.writer, true), (shadow.reader, false)] {
+            for (other, other_wrote) in [(last.writer, true), (last.reader, false)] {
                 if other.races_with(now) {
                     return Err(FaultKind::Race { address, writes: true, other: other.accessor(), other_wrote });
                 }
             }
-            *shadow = Shadow { writer, reader: Stamp::NONE };
+            address += run.len() as u64;
         }
+        claimed.fill(Shadow { writer, reader: Stamp::NONE });
         Ok(())
     }
 }
