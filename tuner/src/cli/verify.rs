@@ -27,9 +27,18 @@ pub struct Args {
     bundle: PathBuf,
     #[command(flatten)]
     db: DbArgs,
+    /// On a GPU, a handful of cases a kernel instead of some 300: for slow launches, as under compute-sanitizer
+    #[arg(long)]
+    quick: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn depth(&self) -> Depth {
+        if self.quick { Depth::Quick } else { Depth::Full }
+    }
 }
 
 /// What is found about one bundle.
@@ -64,7 +73,7 @@ fn verify(args: &Args, folder: PathBuf) -> anyhow::Result<Verdict> {
     let kernels_in_database = against_database(&args.db.db, &manifest, &mut problems)?;
     // Damaged machine code is not run.
     if problems.is_empty() {
-        problems.extend(against_reference(&folder, &manifest)?);
+        problems.extend(against_reference(&folder, &manifest, args.depth())?);
     }
     Ok(Verdict {
         sound: problems.is_empty(),
@@ -146,7 +155,7 @@ fn agrees(selection: &Selection, winner: &Choice) -> bool {
 }
 
 /// Runs every kernel against the reference, where a GPU of the target is here.
-fn against_reference(folder: &Path, manifest: &Manifest) -> anyhow::Result<Problems> {
+fn against_reference(folder: &Path, manifest: &Manifest, depth: Depth) -> anyhow::Result<Problems> {
     if let Err(why) = Machine::find(Some(manifest.target))?.gpu {
         eprintln!("note: results are not checked again: {}", cause(&why));
         return Ok(Problems::new());
@@ -154,7 +163,7 @@ fn against_reference(folder: &Path, manifest: &Manifest) -> anyhow::Result<Probl
     let mut worker = GpuWorker::new(DEVICE, Limits { verify: FULL_LIMIT, ..LIMITS });
     let mut problems = Problems::new();
     for (index, kernel) in manifest.kernels.iter().enumerate() {
-        match worker.verify(&request(folder, kernel)?) {
+        match worker.verify(&request(folder, kernel, depth)?) {
             Ok(report) => eprintln!(
                 "[{}/{}] {}: {} cases, relative error at most {:.1e}",
                 index + 1,
@@ -169,9 +178,9 @@ fn against_reference(folder: &Path, manifest: &Manifest) -> anyhow::Result<Probl
     Ok(problems)
 }
 
-fn request(folder: &Path, kernel: &Kernel) -> anyhow::Result<VerifyRequest> {
+fn request(folder: &Path, kernel: &Kernel, depth: Depth) -> anyhow::Result<VerifyRequest> {
     let cubin = fs::read(folder.join(&kernel.files.cubin.path))?;
     let split = SplitPolicy::Even { splits: 1 };
     let kernel_to_run = CandidateKernel { id: kernel.id.clone(), variant: kernel.variant, split, cubin };
-    Ok(VerifyRequest { problem: kernel.problem, kernel: kernel_to_run, depth: Depth::Full })
+    Ok(VerifyRequest { problem: kernel.problem, kernel: kernel_to_run, depth })
 }
