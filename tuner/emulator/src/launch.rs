@@ -77,7 +77,8 @@ impl Module {
 ///
 /// `grid` is in blocks, `block` in threads, `shared_bytes` of dynamic shared memory; `params` are the bytes of the
 /// kernel's parameters as a CUDA launch passes them; `target` such as `sm_90a` says how tensor cores round. Blocks
-/// run in parallel and in any order, each to its end: a block must not wait for a later one.
+/// run in parallel and in any order, each to its end: a block must not wait for a later one. Variables of the module
+/// start afresh with each launch.
 ///
 /// # Errors
 /// Where the kernel has an unknown instruction, the launch does not fit, or the kernel does what it must not.

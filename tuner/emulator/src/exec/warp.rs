@@ -195,6 +195,7 @@ impl Warp {
             Op::Fence => fence(Ordering::SeqCst),
             Op::WarpBarrier(members) => {
                 self.check_participants(Participants::Members(*members), active)?;
+                // A barrier of some lanes counts for the whole warp: races of the others may go unseen.
                 self.time += 1;
             }
             Op::Barrier(number) => return self.barrier(*number, active).map(Some),
