@@ -86,7 +86,7 @@ impl Product {
             let mut body = "mov.u32 %r5, room;\n".to_string();
             for (n, column) in self.b.iter().enumerate() {
                 for k in (0..32).step_by(4) {
-                    let at = k / 16 * 128 + n * 16 + k % 16;
+                    let at = k / 16 * 256 + n * 16 + k % 16;
                     body += &format!("mov.b32 %r6, {}; setp.eq.u32 %p1, %r0, 0;\n", Self::register(column, k));
                     body += &format!("@%p1 st.shared.b32 [%r5+{at}], %r6;\n");
                 }
@@ -103,13 +103,13 @@ impl Product {
                     body += &format!("@%p0 mov.b32 %f{i}, 0f{c:08X};\n");
                 }
             }
-            // Core matrices 128 bytes apart along K; N has one of them.
+            // Core matrices 256 bytes apart along K; N has one of them.
             body += &format!(
                 "bar.sync 0; mov.u64 %rd0, {}; setp.ne.u32 %p2, {accumulate}, 0; wgmma.fence.sync.aligned;
                  wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {{%f0, %f1, %f2, %f3}},
                  {{%r10, %r11, %r12, %r13}}, %rd0, %p2, 1, 1;
                  wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; mov.b32 %r9, %f{i};",
-                (1024u64 >> 4) | (128 >> 4) << 16 | (128 >> 4) << 32
+                (1024u64 >> 4) | (256 >> 4) << 16 | (128 >> 4) << 32
             );
             let out = try_run("sm_90a", &body, &common::indices(32)).unwrap_or_else(|error| panic!("{error}"));
             for (lane, &bits) in out.iter().enumerate() {
