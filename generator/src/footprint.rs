@@ -1,5 +1,6 @@
 //! What a kernel needs and how it is launched: derived here once, for renderer, tuner and manifest.
 
+use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::{
     AppendProblem, DecodeProblem, DecodeVariant, Dequant, Mma, Operands, Problem, Shape, SplitPolicy, Staging, Variant,
 };
@@ -131,7 +132,7 @@ fn append_items(problem: &AppendProblem) -> u64 {
     u64::from(2 * problem.head_dim / 16)
 }
 
-/// Counters, rounded up to 256 bytes, then one state a split of each request, head and row tile.
+/// Counters, then one state a split of each request, head and row tile.
 fn workspace_bytes(
     problem: &DecodeProblem,
     variant: &DecodeVariant,
@@ -145,7 +146,7 @@ fn workspace_bytes(
     let row_tiles = problem.query_rows().div_ceil(variant.query_tile);
     let groups = (u64::from(batch) * u64::from(kv_heads)).saturating_mul(row_tiles.into());
     let states = groups.saturating_mul(max_splits.into()).saturating_mul(state_bytes(problem, variant).into());
-    groups.saturating_mul(4).checked_next_multiple_of(256).unwrap_or(u64::MAX).saturating_add(states)
+    COUNTER_BYTES.saturating_add(states)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::footprint::SharedPlan;
 use include_dir::{Dir, DirEntry, include_dir};
-use nvkv_spec::abi::{AppendParams, DecodeParams};
+use nvkv_spec::abi::{AppendParams, COUNTER_BYTES, DecodeParams};
 use nvkv_spec::{
     AppendMode, Dtype, KernelId, KvFormat, Numerics, Operands, Problem, Staging, Target, VScaleOrder, Variant,
 };
@@ -140,6 +140,7 @@ fn insert_variant(context: &mut Context, problem: &Problem, variant: &Variant) {
             context.insert("tile_tokens", &v.tile_tokens);
             context.insert("stages", &stages);
             context.insert("blocks_per_sm", &v.blocks_per_sm);
+            context.insert("counter_bytes", &COUNTER_BYTES);
             context.insert("table_bytes", &shared.table);
             context.insert("q_bytes", &shared.queries);
         }

@@ -1,10 +1,5 @@
 // Output rows and log-sum-exp; with several splits, the last block of a request to finish combines them.
 
-// Bytes from the start of the workspace to the partial states: the counters, rounded up.
-__device__ __forceinline__ long long counter_bytes(const DecodeParams& p) {
-    return ((long long)p.batch * p.kv_heads * ROW_TILES * 4 + 255) / 256 * 256;
-}
-
 __device__ __forceinline__ void store_pair(u8* row, int d, float first, float second) {
     *(u32*)(row + 2 * d) = OUT_BF16 ? f32x2_to_bf16x2(first, second) : f32x2_to_f16x2(first, second);
 }
@@ -55,7 +50,7 @@ __device__ __forceinline__ void finish(const DecodeParams& p, const Work& work, 
     merge_warps(q, shared, lane, state);
     if (work.splits > 1) {
         const int group = (work.request * (int)p.kv_heads + work.head) * ROW_TILES + work.row_tile;
-        float* partials = (float*)(p.workspace + counter_bytes(p)) + (long long)group * p.max_splits * STATE_FLOATS * 32;
+        float* partials = (float*)(p.workspace + COUNTER_BYTES) + (long long)group * p.max_splits * STATE_FLOATS * 32;
         // The merge is done with its room: the ticket lies there.
         if (!publish_split(p, work, lane, group, partials, (volatile u32*)shared, state)) return;
         clear(state);

@@ -19,6 +19,11 @@ pub struct Field {
 /// A device address.
 pub type DevicePtr = u64;
 
+/// Bytes at the start of a decode kernel's workspace that hold its counters, a `u32` for each request, KV head and row
+/// tile. Zeroed once, left zeroed by each launch, and at the same place for every shape and kernel: launches of different
+/// shapes may share a workspace. Past them lie partial results, which need no preparation.
+pub const COUNTER_BYTES: u64 = 1 << 20;
+
 macro_rules! params {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $rust:ty = $cuda:literal, $doc:literal;)+ }) => {
         $(#[$meta])*
@@ -53,7 +58,7 @@ params! {
         new_k: DevicePtr = "const void*", "this step's K [batch * q_len, Hkv, D]; fused append only";
         new_v: DevicePtr = "const void*", "this step's V [batch * q_len, Hkv, D]; fused append only";
         status: DevicePtr = "unsigned int*", "count of non-finite new elements, added to; fused append only";
-        workspace: DevicePtr = "unsigned char*", "split counters and partial results; zeroed once, left zeroed";
+        workspace: DevicePtr = "unsigned char*", "split counters, the first 1 MiB, zeroed once and left zeroed; then partial results. 256-byte aligned; unused where max_splits is 1";
         q_stride_token: i64 = "long long", "bytes between query tokens";
         q_stride_head: i64 = "long long", "bytes between query heads";
         out_stride_token: i64 = "long long", "bytes between output tokens";

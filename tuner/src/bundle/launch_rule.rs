@@ -31,15 +31,16 @@ pub struct LaunchRule {
     pub rule: String,
 }
 
-const DECODE_WORKSPACE: &str = "0 if max_splits <= 1, else round_up(4 * counters, 256) + counters * max_splits * \
-     split_state_bytes, where counters = batch * kv_heads * row_tiles";
+const DECODE_WORKSPACE: &str = "0 if max_splits <= 1, else 1048576 + counters * max_splits * \
+     split_state_bytes, where counters = batch * kv_heads * row_tiles, at most 262144";
 const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_heads * row_tiles)), 1, \
      ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
      context of any launch; min_split_tokens is 1";
 const DECODE_RULE: &str = "Pass the parameter struct by value. One block a split, KV head and row tile, and request; \
      the block finds its tokens from kv_len on the device, so a captured graph stays valid when lengths change. \
-     max_splits and min_split_tokens come from the selection, or from default_max_splits where none is near. Zero the workspace once; each launch leaves it zeroed. \
-     Launches that share a workspace must be ordered.";
+     max_splits and min_split_tokens come from the selection, or from default_max_splits where none is near. Zero the \
+     workspace's first 1048576 bytes once; each launch leaves them zeroed. Launches of any shape and kernel may share a \
+     workspace, of the largest size among them, if they are ordered; zero it again after a launch that failed.";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
      rows, K and V, are dealt out in order; the grid's second dimension is the head.";
 
@@ -102,7 +103,7 @@ mod tests {
             Shape::Decode { batch, kv_heads, .. } => {
                 let counters = u64::from(batch * kv_heads * rule.row_tiles);
                 let states = counters * u64::from(max_splits) * rule.split_state_bytes;
-                let workspace = if max_splits <= 1 { 0 } else { (4 * counters).next_multiple_of(256) + states };
+                let workspace = if max_splits <= 1 { 0 } else { (1 << 20) + states };
                 ([max_splits, kv_heads * rule.row_tiles, batch], workspace)
             }
             Shape::Append { tokens, kv_heads } => {

@@ -5,7 +5,7 @@ use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
 use crate::gpu::{Buffer, CudaError, Device, DeviceCache, Geometry, Kernel};
 use nvkv_generator::Launch;
-use nvkv_spec::abi::DecodeParams;
+use nvkv_spec::abi::{COUNTER_BYTES, DecodeParams};
 use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape, Variant};
 use std::rc::Rc;
 
@@ -92,7 +92,7 @@ impl Outputs {
             lse: lse.transpose()?,
             cache: Guarded::holding(device, "the cache", &inputs.data.cache.bytes)?,
             status: Guarded::holding(device, "status", &[STATUS_BEFORE])?,
-            workspace: Guarded::filled(device, "the workspace", launch.workspace_bytes as usize, 0)?,
+            workspace: workspace(device, launch.workspace_bytes as usize)?,
         })
     }
 }
@@ -185,6 +185,16 @@ fn check_cache(inputs: &Inputs, outputs: &Outputs) -> Result<(), Failure> {
         let counted = format!("status is {} after two launches, not {expected}", status[0]);
         return Err(Failure::Wrong { error: f64::NAN, detail: counted });
     }
-    outputs.workspace.read::<u8>()?;
-    Ok(())
+    let workspace: Vec<u8> = outputs.workspace.read()?;
+    let counters = &workspace[..workspace.len().min(COUNTER_BYTES as usize)];
+    compare::bytes("the counters", counters, &vec![0; counters.len()])
+}
+
+/// Zeroed counters; what follows them needs no preparation, so it is poisoned.
+fn workspace(device: &Rc<Device>, bytes: usize) -> Result<Guarded, CudaError> {
+    let workspace = Guarded::poisoned(device, "the workspace", bytes)?;
+    if bytes > 0 {
+        workspace.upload(&vec![0u8; COUNTER_BYTES as usize])?;
+    }
+    Ok(workspace)
 }

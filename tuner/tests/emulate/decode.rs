@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use nvkv_emulator::{EmulationError, Memory, Module, Stats, launch};
 use nvkv_generator::Launch;
 use nvkv_reference::{DecodeInputs, HostCache, append, decode};
-use nvkv_spec::abi::DecodeParams;
+use nvkv_spec::abi::{COUNTER_BYTES, DecodeParams};
 use nvkv_spec::layout::{Arrangement, PagedTensor};
 use nvkv_spec::{AppendMode, DecodeProblem, Dtype, Problem, Shape, SplitPolicy, VScaleOrder};
 use nvkv_tuner::gpu::DeviceCache;
@@ -143,6 +143,14 @@ pub fn check(problem: &DecodeProblem, compiled: &Compiled, batch: &Batch) -> Res
     Ok((stats, relative_error(problem.dtype, &outputs[0], &expected.out)))
 }
 
+/// Zeroed counters, and nothing but NaN behind them: partial results need no preparation.
+fn workspace(plan: &Launch) -> Vec<u8> {
+    let counters = (plan.workspace_bytes as usize).min(COUNTER_BYTES as usize);
+    let mut bytes = vec![0; counters];
+    bytes.resize(plan.workspace_bytes as usize, 0xFF);
+    bytes
+}
+
 fn sm_scale(problem: &DecodeProblem) -> f32 {
     1.0 / (problem.head_dim as f32).sqrt()
 }
@@ -168,7 +176,7 @@ fn params(
         new_k: memory.alloc_with(&bytes_of(&data.new_rows[0], u16::to_le_bytes)),
         new_v: memory.alloc_with(&bytes_of(&data.new_rows[1], u16::to_le_bytes)),
         status: memory.alloc_with(&[0; 4]),
-        workspace: memory.alloc_with(&vec![0; plan.workspace_bytes as usize]),
+        workspace: memory.alloc_with(&workspace(plan)),
         q_stride_token: row * q_heads,
         q_stride_head: row,
         out_stride_token: row * q_heads,
