@@ -111,6 +111,13 @@ fn warps_exchange_values_over_barriers() {
 }
 
 #[test]
+fn barriers_do_not_wait_for_lanes_that_returned() {
+    let body = "setp.ge.u32 %p0, %r0, 40; @%p0 ret; bar.sync 0; mov.u32 %r9, 1;";
+    let out = run(body, &indices(96));
+    assert_eq!(out, (0..96).map(|thread| u32::from(thread < 40)).collect::<Vec<u32>>());
+}
+
+#[test]
 fn atomics_of_all_blocks_add_up() {
     // The last input's first word counts; every thread takes a ticket from it.
     let body = "ld.param.u64 %rd0, [in]; atom.global.add.u32 %r9, [%rd0+4], 1;";
