@@ -44,6 +44,11 @@ constexpr int V_CHUNK_WORDS = V_CHUNK / 4;
 constexpr int V_WORDS = V_CHUNKS * V_CHUNK_WORDS;
 constexpr int V_CHUNK_ELEMENTS = V_CHUNK_WORDS * word_elements(V_FORMAT);
 
+// What the chunks above and the swizzle of load.cuh divide by.
+static_assert(K_ROW == 32 || K_ROW == 64 || K_ROW % 128 == 0, "a K row is 32, 64 or a multiple of 128 bytes");
+static_assert(V_ROW == 32 || V_ROW == 64 || V_ROW % 128 == 0, "a V row is 32, 64 or a multiple of 128 bytes");
+static_assert(TILE % 16 == 0 && PAGE % 8 == 0, "tiles come in sixteens, pages in eights");
+
 // Elements of a row that one lane holds.
 constexpr int K_SLICE = HEAD_DIM / 4, V_SLICE = HEAD_DIM / 8;
 constexpr int V_SLICE_SCALES = V_SLICE > 16 ? 2 : 1;

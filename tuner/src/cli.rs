@@ -50,7 +50,7 @@ enum Command {
     Tune(tune::Args),
     /// Print the winner for one problem and shape, its numbers and where they come from
     Query(query::Args),
-    /// Print the variants of each problem, and the rejections by reason, without compiling
+    /// Count the variants of each problem, and the rejections by reason, without compiling; --json lists them
     Space(space::Args),
     /// Check bundles: files, hashes, database rows; with a GPU, the results again
     Verify(verify::Args),
