@@ -148,7 +148,6 @@ const WORKING_REGISTERS: u32 = 48;
 
 /// Registers that a lane must hold at once, at least: a variant above its share would spill in its main loop.
 fn registers_wanted(problem: &DecodeProblem, variant: &DecodeVariant) -> u32 {
-    let straight = variant.operands == Operands::Straight;
     let blocks = variant.tile_tokens / 16;
     let scores = blocks * variant.query_tile / 2;
     let queries = match variant.k_path.mma {
@@ -156,7 +155,6 @@ fn registers_wanted(problem: &DecodeProblem, variant: &DecodeVariant) -> u32 {
         Mma::E4m3 => variant.query_tile / 8 * problem.head_dim / 16,
         Mma::Wgmma => 0,
     };
-    debug_assert!(!straight || variant.query_tile >= 16);
     let staged = match variant.staging {
         // Two tiles: the one in use and the next; a warp's tile is 32 lanes of 32-bit words.
         Staging::Registers => 2 * variant.tile_tokens * problem.kv_format.token_bytes(problem.head_dim) / 128,

@@ -1,6 +1,7 @@
 //! How an engine launches a kernel, from the manifest alone: constants, and formulas over the parameters.
 
 use nvkv_generator::{Footprint, Launch};
+use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::{Problem, Shape, SplitPolicy, Variant};
 use serde::{Deserialize, Serialize};
 
@@ -31,16 +32,9 @@ pub struct LaunchRule {
     pub rule: String,
 }
 
-const DECODE_WORKSPACE: &str = "0 if max_splits <= 1, else 1048576 + counters * max_splits * \
-     split_state_bytes, where counters = batch * kv_heads * row_tiles, at most 262144";
 const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_heads * row_tiles)), 1, \
      ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
      context of any launch; min_split_tokens is 1";
-const DECODE_RULE: &str = "Pass the parameter struct by value. One block a split, KV head and row tile, and request; \
-     the block finds its tokens from kv_len on the device, so a captured graph stays valid when lengths change. \
-     max_splits and min_split_tokens come from the selection, or from default_max_splits where none is near. Zero the \
-     workspace's first 1048576 bytes once; each launch leaves them zeroed. Launches of any shape and kernel may share a \
-     workspace, of the largest size among them, if they are ordered; zero it again after a launch that failed.";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
      rows, K and V, are dealt out in order; the grid's second dimension is the head.";
 
@@ -55,11 +49,11 @@ impl LaunchRule {
             items_per_block: 0,
             split_state_bytes: 0,
             grid: ["max_splits", "kv_heads * row_tiles", "batch"].map(String::from),
-            workspace: DECODE_WORKSPACE.into(),
+            workspace: decode_workspace(),
             blocks_per_sm: 0,
             block_tokens: 0,
             default_max_splits: "1".into(),
-            rule: DECODE_RULE.into(),
+            rule: decode_rule(),
         };
         match variant {
             Variant::Decode(v) => Self {
@@ -84,6 +78,24 @@ impl LaunchRule {
     }
 }
 
+fn decode_workspace() -> String {
+    format!(
+        "0 if max_splits <= 1, else {COUNTER_BYTES} + counters * max_splits * split_state_bytes, where counters = batch * \
+         kv_heads * row_tiles, at most {}",
+        COUNTER_BYTES / size_of::<u32>() as u64
+    )
+}
+
+fn decode_rule() -> String {
+    format!(
+        "Pass the parameter struct by value. One block a split, KV head and row tile, and request; the block finds its \
+         tokens from kv_len on the device, so a captured graph stays valid when lengths change. max_splits and \
+         min_split_tokens come from the selection, or from default_max_splits where none is near. Zero the workspace's \
+         first {COUNTER_BYTES} bytes once; each launch leaves them zeroed. Launches of any shape and kernel may share a \
+         workspace, of the largest size among them, if they are ordered; zero it again after a launch that failed."
+    )
+}
+
 /// What one more split adds to the workspace of one request with one KV head, bytes.
 fn split_state_bytes(problem: &Problem, variant: &Variant) -> u64 {
     let shape = Shape::Decode { batch: 1, context: 1024, kv_heads: 1 };
@@ -103,7 +115,7 @@ mod tests {
             Shape::Decode { batch, kv_heads, .. } => {
                 let counters = u64::from(batch * kv_heads * rule.row_tiles);
                 let states = counters * u64::from(max_splits) * rule.split_state_bytes;
-                let workspace = if max_splits <= 1 { 0 } else { (1 << 20) + states };
+                let workspace = if max_splits <= 1 { 0 } else { COUNTER_BYTES + states };
                 ([max_splits, kv_heads * rule.row_tiles, batch], workspace)
             }
             Shape::Append { tokens, kv_heads } => {
