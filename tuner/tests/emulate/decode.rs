@@ -105,27 +105,54 @@ fn write(
     }
 }
 
+/// A kernel with everything that a launch takes.
+pub struct Prepared<'a> {
+    compiled: &'a Compiled,
+    module: Module,
+    plan: Launch,
+    params: Vec<u8>,
+    data: Data,
+    memory: Memory,
+    cache_at: u64,
+    out: u64,
+}
+
+impl<'a> Prepared<'a> {
+    /// Random inputs in device memory.
+    pub fn new(problem: &DecodeProblem, compiled: &'a Compiled, batch: &Batch) -> Result<Self, EmulationError> {
+        let data = Data::new(problem, batch, &compiled.symbol);
+        let mut memory = Memory::new();
+        let cache_at = memory.alloc_with(&data.cache.bytes);
+        let out = memory.alloc(2 * data.q.len());
+        let context = batch.kv_len.iter().copied().max().unwrap_or(0) as u32;
+        let shape = Shape::Decode { batch: batch.kv_len.len() as u32, context, kv_heads: batch.kv_heads };
+        let plan = Launch::new(&Problem::Decode(*problem), &compiled.variant, &shape, batch.split);
+        let params = params(problem, batch, &data, &mut memory, (cache_at, out), &plan);
+        let module = Module::parse(&compiled.ptx)?;
+        Ok(Self { compiled, module, plan, params, data, memory, cache_at, out })
+    }
+
+    /// Runs the kernel once.
+    pub fn launch(&mut self) -> Result<Stats, EmulationError> {
+        let Self { compiled, module, plan, params, memory, .. } = self;
+        let block = [plan.threads, 1, 1];
+        launch(module, &compiled.symbol, plan.grid, block, plan.shared_bytes, params, memory, module.target())
+    }
+}
+
 /// Runs the kernel twice; returns what it executed and its relative L2 error.
 pub fn check(problem: &DecodeProblem, compiled: &Compiled, batch: &Batch) -> Result<(Stats, f64), EmulationError> {
-    let data = Data::new(problem, batch, &compiled.symbol);
-    let mut memory = Memory::new();
-    let cache_at = memory.alloc_with(&data.cache.bytes);
-    let out = memory.alloc(2 * data.q.len());
-    let context = batch.kv_len.iter().copied().max().unwrap_or(0) as u32;
-    let shape = Shape::Decode { batch: batch.kv_len.len() as u32, context, kv_heads: batch.kv_heads };
-    let plan = Launch::new(&Problem::Decode(*problem), &compiled.variant, &shape, batch.split);
-    let params = params(problem, batch, &data, &mut memory, (cache_at, out), &plan);
-    let module = Module::parse(&compiled.ptx)?;
-    let target = module.target().to_string();
+    let mut prepared = Prepared::new(problem, compiled, batch)?;
+    let (out, out_bytes) = (prepared.out, 2 * prepared.data.q.len());
     let mut stats = Stats::default();
     let mut outputs = Vec::new();
     for _ in 0..2 {
-        memory.write(out, &vec![0xFF; 2 * data.q.len()])?;
-        let (grid, block) = (plan.grid, [plan.threads, 1, 1]);
-        stats += launch(&module, &compiled.symbol, grid, block, plan.shared_bytes, &params, &mut memory, &target)?;
-        outputs.push(memory.read(out, 2 * data.q.len())?);
+        prepared.memory.write(out, &vec![0xFF; out_bytes])?;
+        stats += prepared.launch()?;
+        outputs.push(prepared.memory.read(out, out_bytes)?);
     }
     assert_eq!(outputs[0], outputs[1], "{}: the second launch differs", compiled.symbol);
+    let Prepared { data, memory, cache_at, .. } = prepared;
     let after = data.cache_after(problem, batch);
     assert_eq!(memory.read(cache_at, after.bytes.len())?, after.bytes, "{}: the cache", compiled.symbol);
     let expected = decode(&DecodeInputs {

@@ -3,6 +3,7 @@
 mod append;
 mod decode;
 mod random;
+mod speed;
 
 use decode::Batch;
 use nvkv_generator::{Preset, default_variant, feasible, problems, render, variants};
