@@ -48,11 +48,19 @@ fn decode_approximate(context: &mut Context, form: &[&str]) -> Decoded {
 /// Two 16-bit floats a register. A product or a sum of two 16-bit floats is rounded right from f32.
 fn decode_packed(context: &mut Context, form: &[&str]) -> Decoded {
     match form {
-        ["add", "f16x2"] | ["add", "rn", "f16x2"] => map2(context, |a: u32, b: u32| halves(a, b, |x, y| x + y)),
-        ["sub", "f16x2"] | ["sub", "rn", "f16x2"] => map2(context, |a: u32, b: u32| halves(a, b, |x, y| x - y)),
-        ["mul", "f16x2"] | ["mul", "rn", "f16x2"] => map2(context, |a: u32, b: u32| halves(a, b, |x, y| x * y)),
+        ["add", "f16x2"] | ["add", "rn", "f16x2"] => map_halves(context, |x, y| x + y),
+        ["sub", "f16x2"] | ["sub", "rn", "f16x2"] => map_halves(context, |x, y| x - y),
+        ["mul", "f16x2"] | ["mul", "rn", "f16x2"] => map_halves(context, |x, y| x * y),
         _ => Ok(None),
     }
+}
+
+fn map_halves(context: &mut Context, f: impl Fn(f32, f32) -> f32 + Send + Sync + 'static) -> Decoded {
+    map2(
+        context,
+        #[inline(always)]
+        move |a: u32, b: u32| halves(a, b, &f),
+    )
 }
 
 #[inline(always)]
@@ -73,6 +81,7 @@ fn flushed1(a: f32, f: impl Fn(f32) -> f32) -> f32 {
 }
 
 /// Of a number and NaN the number; of two zeros the negative one.
+#[inline(always)]
 fn minimum(a: f32, b: f32) -> f32 {
     if a.is_nan() {
         canonical(b)
@@ -86,6 +95,7 @@ fn minimum(a: f32, b: f32) -> f32 {
 }
 
 /// Of a number and NaN the number; of two zeros the positive one.
+#[inline(always)]
 fn maximum(a: f32, b: f32) -> f32 {
     if a.is_nan() {
         canonical(b)

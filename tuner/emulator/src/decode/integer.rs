@@ -132,11 +132,13 @@ fn decode_predicates(context: &mut Context, form: &[&str]) -> Decoded {
 }
 
 /// Low word of `high:low >> n`, for n up to 32.
+#[inline(always)]
 fn funnel(low: u32, high: u32, n: u32) -> u32 {
     ((u64::from(high) << 32 | u64::from(low)) >> n) as u32
 }
 
 /// Position and length of a bit field are taken from their low bytes.
+#[inline(always)]
 fn bit_field_u32(a: u32, at: u32, length: u32) -> u32 {
     let (at, length) = (at & 255, length & 255);
     let mask = if length >= 32 { u32::MAX } else { (1 << length) - 1 };
@@ -144,6 +146,7 @@ fn bit_field_u32(a: u32, at: u32, length: u32) -> u32 {
 }
 
 /// Past bit 31 the field is filled with `a`'s sign; its own top bit is extended.
+#[inline(always)]
 fn bit_field_s32(a: i32, at: u32, length: u32) -> i32 {
     let (at, length) = (at & 255, length & 255);
     if length == 0 {
@@ -155,6 +158,7 @@ fn bit_field_s32(a: i32, at: u32, length: u32) -> i32 {
 }
 
 /// `a`'s low bits into `b` at `at`.
+#[inline(always)]
 fn insert_field(a: u32, b: u32, at: u32, length: u32) -> u32 {
     let (at, length) = (at & 255, length & 255);
     let field = if length >= 32 { u32::MAX } else { (1 << length) - 1 };
@@ -163,6 +167,7 @@ fn insert_field(a: u32, b: u32, at: u32, length: u32) -> u32 {
 }
 
 /// Each nibble of `selector` picks a byte of `b:a`; its high bit replicates that byte's sign instead.
+#[inline(always)]
 fn permute(a: u32, b: u32, selector: u32) -> u32 {
     let bytes = u64::from(b) << 32 | u64::from(a);
     (0..4).fold(0, |out, i| {
@@ -174,9 +179,11 @@ fn permute(a: u32, b: u32, selector: u32) -> u32 {
 }
 
 /// Bit `4 a + 2 b + c` of `table`, bit by bit.
+#[inline(always)]
 fn logic3(a: u32, b: u32, c: u32, table: u32) -> u32 {
-    (0..8).filter(|row| table >> row & 1 == 1).fold(0, |out, row| {
+    (0..8).fold(0, |out, row| {
         let pick = |bit: u32, value: u32| if row >> bit & 1 == 1 { value } else { !value };
-        out | pick(2, a) & pick(1, b) & pick(0, c)
+        let wanted = (table >> row & 1).wrapping_neg();
+        out | wanted & pick(2, a) & pick(1, b) & pick(0, c)
     })
 }

@@ -2,7 +2,7 @@
 //! operands lie and how they are read, so a table of instructions is a table of functions.
 
 use super::context::{Context, Decoded};
-use crate::exec::{Lane, Op, WARP};
+use crate::exec::{Lane, Op, WARP, vectorised};
 
 /// `d = f(a)`
 pub(super) fn map1<A: Lane, D: Lane>(context: &mut Context, f: impl Fn(A) -> D + Send + Sync + 'static) -> Decoded {
@@ -10,11 +10,16 @@ pub(super) fn map1<A: Lane, D: Lane>(context: &mut Context, f: impl Fn(A) -> D +
     let d = context.destination::<D>(0)?.slot;
     let a = context.source::<A>(1)?.slot;
     Ok(Some(Op::Lanewise(Box::new(move |registers, lanes| {
-        let mut values = [D::default(); WARP];
-        for (d, a) in values.iter_mut().zip(A::read(registers, a)) {
-            *d = f(a);
-        }
-        D::write(registers, d, &values, lanes);
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut values = [D::default(); WARP];
+                for (d, a) in values.iter_mut().zip(A::read(registers, a)) {
+                    *d = f(a);
+                }
+                D::write(registers, d, &values, lanes);
+            },
+        )
     }))))
 }
 
@@ -27,11 +32,16 @@ pub(super) fn map2<A: Lane, B: Lane, D: Lane>(
     let d = context.destination::<D>(0)?.slot;
     let (a, b) = (context.source::<A>(1)?.slot, context.source::<B>(2)?.slot);
     Ok(Some(Op::Lanewise(Box::new(move |registers, lanes| {
-        let mut values = [D::default(); WARP];
-        for ((d, a), b) in values.iter_mut().zip(A::read(registers, a)).zip(B::read(registers, b)) {
-            *d = f(a, b);
-        }
-        D::write(registers, d, &values, lanes);
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut values = [D::default(); WARP];
+                for ((d, a), b) in values.iter_mut().zip(A::read(registers, a)).zip(B::read(registers, b)) {
+                    *d = f(a, b);
+                }
+                D::write(registers, d, &values, lanes);
+            },
+        )
     }))))
 }
 
@@ -52,12 +62,17 @@ pub(super) fn map3_of<A: Lane, B: Lane, C: Lane, D: Lane>(
     let d = context.destination::<D>(0)?.slot;
     let (a, b, c) = (context.source::<A>(1)?.slot, context.source::<B>(2)?.slot, context.source::<C>(3)?.slot);
     Ok(Some(Op::Lanewise(Box::new(move |registers, lanes| {
-        let (a, b, c) = (A::read(registers, a), B::read(registers, b), C::read(registers, c));
-        let mut values = [D::default(); WARP];
-        for (((d, a), b), c) in values.iter_mut().zip(a).zip(b).zip(c) {
-            *d = f(a, b, c);
-        }
-        D::write(registers, d, &values, lanes);
+        vectorised(
+            #[inline(always)]
+            || {
+                let (a, b, c) = (A::read(registers, a), B::read(registers, b), C::read(registers, c));
+                let mut values = [D::default(); WARP];
+                for (((d, a), b), c) in values.iter_mut().zip(a).zip(b).zip(c) {
+                    *d = f(a, b, c);
+                }
+                D::write(registers, d, &values, lanes);
+            },
+        )
     }))))
 }
 
@@ -71,12 +86,17 @@ pub(super) fn map4<A: Lane, B: Lane, C: Lane, E: Lane, D: Lane>(
     let (a, b) = (context.source::<A>(1)?.slot, context.source::<B>(2)?.slot);
     let (c, e) = (context.source::<C>(3)?.slot, context.source::<E>(4)?.slot);
     Ok(Some(Op::Lanewise(Box::new(move |registers, lanes| {
-        let (a, b) = (A::read(registers, a), B::read(registers, b));
-        let (c, e) = (C::read(registers, c), E::read(registers, e));
-        let mut values = [D::default(); WARP];
-        for ((((d, a), b), c), e) in values.iter_mut().zip(a).zip(b).zip(c).zip(e) {
-            *d = f(a, b, c, e);
-        }
-        D::write(registers, d, &values, lanes);
+        vectorised(
+            #[inline(always)]
+            || {
+                let (a, b) = (A::read(registers, a), B::read(registers, b));
+                let (c, e) = (C::read(registers, c), E::read(registers, e));
+                let mut values = [D::default(); WARP];
+                for ((((d, a), b), c), e) in values.iter_mut().zip(a).zip(b).zip(c).zip(e) {
+                    *d = f(a, b, c, e);
+                }
+                D::write(registers, d, &values, lanes);
+            },
+        )
     }))))
 }
