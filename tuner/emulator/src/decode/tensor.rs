@@ -11,7 +11,9 @@ use super::minifloat::E4M3;
 use super::names::Register;
 use super::target::Target;
 use crate::error::FaultKind;
-use crate::exec::{ColumnsB, Lane, Lanes, MAX_K, Op, Participants, Registers, Rounding, RowsA, Tile, Wgmma, multiply};
+use crate::exec::{
+    ColumnsB, Lane, Lanes, MAX_K, Op, Participants, Registers, Rounding, RowsA, Tile, WARP, Wgmma, multiply, vectorised,
+};
 use std::sync::LazyLock;
 
 /// F16 `mma.sync`.
@@ -73,36 +75,45 @@ struct Elements<F> {
 }
 
 impl<F: Fn(u32) -> f64> Elements<F> {
-    /// Spreads the register of a lane over a row: `half` 0 holds elements of the first half of K.
+    /// Calls `put(g, k, value)` for every element in a register of all lanes: `half` 0 holds the first half of K.
     #[inline(always)]
-    fn spread(&self, row: &mut [f64; MAX_K], register: u32, t: usize, half: usize) {
+    fn spread(&self, register: &[u32; WARP], half: usize, mut put: impl FnMut(usize, usize, f64)) {
         let count = (32 / self.width) as usize;
         for i in 0..count {
-            let k = half * self.k / 2 + t * count + i;
-            let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
-            row[at] = (self.value)(register >> (self.width * i as u32));
+            let values = register.map(|register| (self.value)(register >> (self.width * i as u32)));
+            for (lane, value) in values.into_iter().enumerate() {
+                let k = half * self.k / 2 + lane % 4 * count + i;
+                let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
+                put(lane / 4, at, value);
+            }
         }
     }
 
     fn rows_a(&self, registers: &Registers, a: &[Register]) -> RowsA {
         let mut rows = [[0.0; MAX_K]; 16];
-        for (i, register) in a.iter().enumerate() {
-            let values = u32::read(registers, register.slot);
-            for (lane, &value) in values.iter().enumerate() {
-                self.spread(&mut rows[lane / 4 + 8 * (i % 2)], value, lane % 4, i / 2);
-            }
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (i, register) in a.iter().enumerate() {
+                    let register = &registers.words[register.slot.0 as usize];
+                    self.spread(register, i / 2, |g, k, value| rows[g + 8 * (i % 2)][k] = value);
+                }
+            },
+        );
         rows
     }
 
     fn columns_b(&self, registers: &Registers, b: &[Register]) -> ColumnsB {
         let mut columns = [[0.0; MAX_K]; 8];
-        for (half, register) in b.iter().enumerate() {
-            let values = u32::read(registers, register.slot);
-            for (lane, &value) in values.iter().enumerate() {
-                self.spread(&mut columns[lane / 4], value, lane % 4, half);
-            }
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (half, register) in b.iter().enumerate() {
+                    let register = &registers.words[register.slot.0 as usize];
+                    self.spread(register, half, |g, k, value| columns[g][k] = value);
+                }
+            },
+        );
         columns
     }
 }

@@ -4,13 +4,20 @@
 //! aligned to the largest exponent among them, each is truncated to some fraction bits, they are summed exactly,
 //! and the sum is truncated to the result's mantissa. Which number of bits belongs to which instruction and target
 //! is in `decode::tensor`.
+//!
+//! All of it is exact in f64, and goes column by column side by side: eight columns are two vectors of AVX2. The tests
+//! hold it to the same rule written out for one element at a time.
 
+use super::vectors::vectorised;
 use crate::decode::NAN;
+use std::ops::Range;
 
-/// Exponent of an infinity or NaN, as `exponent` gives it; those of finite f32, and of products, are far below.
-const SPECIAL: i32 = 1024;
+/// Exponent from which on a term is an infinity or NaN; those of finite f32, and of products, are far below.
+const SPECIAL: i32 = 512;
 /// Exponent that a zero counts with.
 const ZERO_EXPONENT: i32 = -126;
+/// Smallest exponent of a normal f32.
+const SMALLEST_F32: i32 = -126;
 
 /// Elements along K of one instruction, at most.
 pub(crate) const MAX_K: usize = 32;
@@ -20,11 +27,6 @@ pub(crate) type RowsA = [[f64; MAX_K]; 16];
 pub(crate) type ColumnsB = [[f64; MAX_K]; 8];
 /// C or D: 16 rows of 8 columns.
 pub(crate) type Tile = [[f32; 8]; 16];
-
-/// `2^exponent` for the exponents of normal f64 numbers.
-fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((exponent + 1023) as u64) << 52)
-}
 
 /// How one instruction adds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,44 +43,50 @@ pub(crate) struct Rounding {
     pub c_last: bool,
 }
 
-/// A row or column with the exponents that its elements count with.
-struct Operand<'a> {
-    values: &'a [f64; MAX_K],
-    exponents: [i32; MAX_K],
-}
-
-impl<'a> Operand<'a> {
-    fn new(values: &'a [f64; MAX_K], smallest: i32) -> Self {
-        let mut exponents = [0; MAX_K];
-        for (out, &value) in exponents.iter_mut().zip(values) {
-            *out = exponent(value, smallest);
-        }
-        Self { values, exponents }
-    }
+/// `2^exponent` for the exponents of normal f64 numbers.
+#[inline(always)]
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
 /// Exponent of `value` in a format whose subnormal numbers keep the exponent `smallest`.
 #[inline(always)]
 fn exponent(value: f64, smallest: i32) -> i32 {
-    let exponent = (value.to_bits() >> 52 & 0x7FF) as i32 - 1023;
-    if value == 0.0 { ZERO_EXPONENT } else { exponent.max(smallest) }
+    let exponent = (value.to_bits() >> 52) as i32 & 0x7FF;
+    if value == 0.0 { ZERO_EXPONENT } else { (exponent - 1023).max(smallest) }
 }
 
-/// D = A B + C over the first `k` elements.
-pub(crate) fn multiply(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Rounding) -> Tile {
-    let columns = b.each_ref().map(|column| Operand::new(column, rounding.smallest));
-    let mut d = *c;
-    for (row, d) in a.iter().zip(&mut d) {
-        let row = Operand::new(row, rounding.smallest);
-        for (column, d) in columns.iter().zip(d) {
-            let mut sum = if rounding.c_last { 0.0 } else { *d };
-            for first in (0..k).step_by(rounding.step) {
-                sum = dot_add(&row, column, first..first + rounding.step, sum, rounding);
-            }
-            *d = if rounding.c_last { add(sum, *d) } else { sum };
-        }
+/// B by rows: the eight columns side by side, with the exponents that the elements count with.
+struct RowsB {
+    values: [[f64; 8]; MAX_K],
+    exponents: [[i32; 8]; MAX_K],
+}
+
+impl RowsB {
+    #[inline(always)]
+    fn new(columns: &ColumnsB, smallest: i32) -> Self {
+        let values = std::array::from_fn(|k| columns.each_ref().map(|column| column[k]));
+        Self { values, exponents: values.map(|row| row.map(|value| exponent(value, smallest))) }
     }
-    d
+}
+
+/// D = A B + C over the first `k` elements, a multiple of the step.
+pub(crate) fn multiply(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Rounding) -> Tile {
+    vectorised(
+        #[inline(always)]
+        || {
+            let b = RowsB::new(b, rounding.smallest);
+            let mut d = *c;
+            for (a, d) in a.iter().zip(&mut d) {
+                let mut sums = if rounding.c_last { [0.0; 8] } else { *d };
+                for first in (0..k).step_by(rounding.step) {
+                    dot_add(a, &b, first..first + rounding.step, &mut sums, rounding);
+                }
+                *d = if rounding.c_last { std::array::from_fn(|n| add(sums[n], d[n])) } else { sums };
+            }
+            d
+        },
+    )
 }
 
 fn add(a: f32, b: f32) -> f32 {
@@ -86,39 +94,160 @@ fn add(a: f32, b: f32) -> f32 {
     if sum.is_nan() { NAN } else { sum }
 }
 
-/// One step: the products of `a` and `b` at `range`, and `c`. All terms are multiples of one unit and all sums are
-/// exact, so that they may be added up in any order, four at a time.
-fn dot_add(a: &Operand, b: &Operand, range: std::ops::Range<usize>, c: f32, rounding: Rounding) -> f32 {
-    let exponents = a.exponents[range.clone()].iter().zip(&b.exponents[range.clone()]);
-    let largest = exponents.fold(exponent(f64::from(c), -126), |largest, (a, b)| largest.max(a + b));
-    let products = a.values[range.clone()].as_chunks::<4>().0.iter().zip(b.values[range].as_chunks::<4>().0);
-    let product = |(a, b): (&[f64; 4], &[f64; 4])| [a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]];
-    if largest >= SPECIAL / 2 {
-        // An infinity or NaN: what IEEE arithmetic gives.
-        let sum = products.flat_map(product).fold(f64::from(c), |sum, product| sum + product);
-        return if sum.is_nan() { NAN } else { sum as f32 };
-    }
-    let unit = power_of_two(largest - rounding.fraction);
-    let mut sums = [truncated(f64::from(c), unit), 0.0, 0.0, 0.0];
-    for terms in products.map(product) {
-        for (sum, term) in sums.iter_mut().zip(terms) {
-            *sum += truncated(term, unit);
+/// One step of a row: adds to each column's `c` the products of `a` and `b` in `range`.
+#[inline(always)]
+fn dot_add(a: &[f64; MAX_K], b: &RowsB, range: Range<usize>, c: &mut [f32; 8], rounding: Rounding) {
+    let (a, exponents_b, b) = (&a[range.clone()], &b.exponents[range.clone()], &b.values[range]);
+    let start = c.map(f64::from);
+    let mut largest = start.map(|c| exponent(c, SMALLEST_F32));
+    for (&a, exponents_b) in a.iter().zip(exponents_b) {
+        let exponent_a = exponent(a, rounding.smallest);
+        for n in 0..8 {
+            largest[n] = largest[n].max(exponent_a + exponents_b[n]);
         }
     }
-    let sum = sums[0] + sums[1] + (sums[2] + sums[3]);
-    if sum == 0.0 {
-        return 0.0;
+    // In units of an aligned term's last bit, terms are cut to integers, whose sums are exact in any order.
+    let scale = largest.map(|largest| power_of_two(rounding.fraction - largest.min(SPECIAL)));
+    let mut sums: [f64; 8] = std::array::from_fn(|n| (start[n] * scale[n]).trunc());
+    for (&a, b) in a.iter().zip(b) {
+        for n in 0..8 {
+            sums[n] += (a * b[n] * scale[n]).trunc();
+        }
     }
-    // At most 24 bits are left: the conversion is exact, but for results past the largest f32.
-    truncated(sum, power_of_two(exponent(sum, -126) - rounding.mantissa)) as f32
+    for n in 0..8 {
+        c[n] = cut(sums[n] * power_of_two(largest[n].min(SPECIAL) - rounding.fraction), rounding.mantissa);
+    }
+    if largest.iter().any(|&largest| largest >= SPECIAL) {
+        for n in (0..8).filter(|&n| largest[n] >= SPECIAL) {
+            c[n] = special(a, b, n, start[n]);
+        }
+    }
 }
 
-/// `value` toward zero to a multiple of `unit`, a power of two; `|value|` is below `2^52 * unit`.
+/// `sum` toward zero to a mantissa of so many bits: an f32, but for what lies past the largest one.
 #[inline(always)]
-fn truncated(value: f64, unit: f64) -> f64 {
-    const TO_INTEGER: f64 = (1u64 << 52) as f64;
-    let magnitude = value.abs();
-    let nearest = magnitude + unit * TO_INTEGER - unit * TO_INTEGER;
-    let below = if nearest > magnitude { nearest - unit } else { nearest };
-    below.copysign(value)
+fn cut(sum: f64, mantissa: i32) -> f32 {
+    let last_bit = exponent(sum, SMALLEST_F32) - mantissa;
+    let cut = (sum * power_of_two(-last_bit)).trunc() * power_of_two(last_bit);
+    // No sum is a negative zero.
+    (cut + 0.0) as f32
+}
+
+/// Column `n` where an infinity or NaN is among the terms: what IEEE arithmetic gives.
+#[cold]
+fn special(a: &[f64], b: &[[f64; 8]], n: usize, c: f64) -> f32 {
+    let sum = a.iter().zip(b).fold(c, |sum, (a, b)| sum + a * b[n]);
+    if sum.is_nan() { NAN } else { sum as f32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    /// The rule for one element, term by term.
+    fn one_element(terms: &[(f64, i32)], c: f32, rounding: Rounding) -> f32 {
+        let c = f64::from(c);
+        let largest = terms.iter().fold(exponent(c, SMALLEST_F32), |largest, &(_, exponent)| largest.max(exponent));
+        if terms.iter().any(|(product, _)| !product.is_finite()) || !c.is_finite() {
+            let sum = terms.iter().fold(c, |sum, (product, _)| sum + product);
+            return if sum.is_nan() { NAN } else { sum as f32 };
+        }
+        let unit = power_of_two(largest - rounding.fraction);
+        let sum = terms.iter().fold(truncated(c, unit), |sum, &(product, _)| sum + truncated(product, unit));
+        match sum {
+            0.0 => 0.0,
+            _ => truncated(sum, power_of_two(exponent(sum, SMALLEST_F32) - rounding.mantissa)) as f32,
+        }
+    }
+
+    /// `value` toward zero to a multiple of `unit`, a power of two, by an integer.
+    fn truncated(value: f64, unit: f64) -> f64 {
+        (value / unit) as i64 as f64 * unit
+    }
+
+    fn plain(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Rounding) -> Tile {
+        let mut d = *c;
+        for (row, d) in a.iter().zip(&mut d) {
+            for (n, d) in d.iter_mut().enumerate() {
+                let term = |k: usize| {
+                    let exponent = |value| exponent(value, rounding.smallest);
+                    (row[k] * b[n][k], exponent(row[k]) + exponent(b[n][k]))
+                };
+                let mut sum = if rounding.c_last { 0.0 } else { *d };
+                for first in (0..k).step_by(rounding.step) {
+                    let terms: Vec<_> = (first..first + rounding.step).map(term).collect();
+                    sum = one_element(&terms, sum, rounding);
+                }
+                *d = if rounding.c_last { add(sum, *d) } else { sum };
+            }
+        }
+        d
+    }
+
+    const ROUNDINGS: [Rounding; 5] = [
+        Rounding { smallest: -14, fraction: 25, mantissa: 23, step: 16, c_last: false },
+        Rounding { smallest: -14, fraction: 24, mantissa: 23, step: 8, c_last: false },
+        Rounding { smallest: -14, fraction: 25, mantissa: 23, step: 16, c_last: true },
+        Rounding { smallest: -6, fraction: 13, mantissa: 13, step: 32, c_last: false },
+        Rounding { smallest: -6, fraction: 25, mantissa: 23, step: 32, c_last: false },
+    ];
+
+    /// An f16 or E4M3 number: any of them, one of few powers of two, one near the smallest, zero, or now and then
+    /// an infinity or NaN.
+    fn element(rng: &mut StdRng, rounding: Rounding, special: bool) -> f64 {
+        let mantissa = if rounding.smallest == -6 { 3 } else { 10 };
+        let significand = f64::from(rng.random_range(1 << mantissa..2 << mantissa)) / f64::from(1 << mantissa);
+        let sign = if rng.random() { 1.0 } else { -1.0 };
+        sign * match rng.random_range(0..if special { 60 } else { 50 }) {
+            0..20 => significand * power_of_two(rng.random_range(rounding.smallest..-rounding.smallest + 2)),
+            20..35 => power_of_two(rng.random_range(-1..3)),
+            35..40 => (significand - 1.0) * power_of_two(rounding.smallest),
+            40..45 => significand * power_of_two(-rounding.smallest + 1),
+            45..59 => 0.0,
+            _ => [f64::INFINITY, f64::NAN][rng.random_range(0..2)],
+        }
+    }
+
+    /// C beside the products: of their size, far above or below, subnormal, zero, or the sum's opposite.
+    fn start(rng: &mut StdRng, sum: f64, special: bool) -> f32 {
+        let value = f32::from_bits(rng.random::<u32>() & 0x807F_FFFF | 0x3F80_0000);
+        match rng.random_range(0..if special { 14 } else { 12 }) {
+            0..4 => value * 2f32.powi(rng.random_range(-40..40)),
+            4 => value * 2f32.powi(rng.random_range(80..128)),
+            5 => f32::from_bits(rng.random::<u32>() & 0x807F_FFFF),
+            6..8 => 0.0f32.copysign(value),
+            8..12 => -sum as f32,
+            12 => f32::INFINITY.copysign(value),
+            _ => f32::NAN,
+        }
+    }
+
+    #[test]
+    fn vectors_of_columns_round_as_one_element_does() {
+        let mut rng = StdRng::seed_from_u64(11);
+        for round in 0..400 {
+            for rounding in ROUNDINGS {
+                let special = round % 4 == 0;
+                let mut a: RowsA =
+                    std::array::from_fn(|_| std::array::from_fn(|_| element(&mut rng, rounding, special)));
+                let mut b: ColumnsB =
+                    std::array::from_fn(|_| std::array::from_fn(|_| element(&mut rng, rounding, special)));
+                if round % 8 == 1 {
+                    // Neighbours cancel: C, or nothing, is left.
+                    a.iter_mut().for_each(|row| row.as_chunks_mut::<2>().0.iter_mut().for_each(|x| x[1] = x[0]));
+                    b.iter_mut().for_each(|column| column.as_chunks_mut::<2>().0.iter_mut().for_each(|x| x[1] = -x[0]));
+                }
+                let sum = |m: usize, n: usize| a[m].iter().zip(&b[n]).map(|(a, b)| a * b).sum::<f64>();
+                let c: Tile = std::array::from_fn(|m| std::array::from_fn(|n| start(&mut rng, sum(m, n), special)));
+                let (fast, plain) = (multiply(&a, &b, &c, MAX_K, rounding), plain(&a, &b, &c, MAX_K, rounding));
+                assert_eq!(
+                    fast.map(|row| row.map(f32::to_bits)),
+                    plain.map(|row| row.map(f32::to_bits)),
+                    "{rounding:?}"
+                );
+            }
+        }
+    }
 }
