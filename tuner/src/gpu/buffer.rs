@@ -28,6 +28,8 @@ pub unsafe trait KernelParams: Copy {}
 unsafe impl KernelParams for DecodeParams {}
 // SAFETY: as above.
 unsafe impl KernelParams for AppendParams {}
+// SAFETY: an array is laid out as CUDA's; the kernel takes so many 64-bit words.
+unsafe impl<const N: usize> KernelParams for [u64; N] {}
 
 /// Device memory of a fixed size, freed on drop.
 pub struct Buffer {

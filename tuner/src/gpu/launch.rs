@@ -6,7 +6,7 @@ use super::error::cu;
 use super::{CudaError, Device};
 use cudarc::driver::sys;
 use object::{Object, ObjectSection};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
 /// Grid and block of a launch.
@@ -40,6 +40,32 @@ impl Kernel {
         }
         // The driver takes no length: it reads as far as the headers say, which was checked to be inside.
         cu!(cuModuleLoadData(&mut kernel.module, cubin.as_ptr().cast()))?;
+        let name = CString::new(symbol).unwrap_or_default();
+        cu!(cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()))?;
+        Ok(kernel)
+    }
+
+    /// Compiles PTX with the driver's own compiler, and loads entry point `symbol`.
+    pub fn from_ptx(device: &Rc<Device>, ptx: &str, symbol: &str) -> Result<Self, CudaError> {
+        use sys::CUjit_option as Jit;
+        let mut kernel = Self { device: device.clone(), module: std::ptr::null_mut(), function: std::ptr::null_mut() };
+        let text = CString::new(ptx).unwrap_or_default();
+        let mut log = vec![0u8; 4096];
+        let mut options = [Jit::CU_JIT_ERROR_LOG_BUFFER, Jit::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The size travels in the pointer's place.
+        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut std::ffi::c_void];
+        // The text ends in a zero; the log is as long as the options say.
+        let loaded = cu!(cuModuleLoadDataEx(
+            &mut kernel.module,
+            text.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr()
+        ));
+        loaded.map_err(|error| {
+            let log = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default();
+            CudaError { reason: format!("{}: {log}", error.reason), ..error }
+        })?;
         let name = CString::new(symbol).unwrap_or_default();
         cu!(cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()))?;
         Ok(kernel)

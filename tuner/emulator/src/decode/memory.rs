@@ -14,7 +14,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["cp", "async", "ca" | "cg", "shared", "global"] => async_copy(context),
         ["cp", "async", "commit_group"] => Ok(Some(Op::AsyncCommit)),
         ["cp", "async", "wait_group"] => Ok(Some(Op::AsyncWait(context.immediate(0)?))),
-        ["cp", "async", "wait_all"] => Ok(Some(Op::AsyncWait(0))),
+        ["cp", "async", "wait_all"] => Ok(Some(Op::AsyncWaitAll)),
         // Instructions take effect in order, one at a time: only other host threads need a fence.
         ["membar", "gl" | "cta" | "sys"]
         | ["fence", "acq_rel" | "sc", "gpu" | "cta" | "sys"]

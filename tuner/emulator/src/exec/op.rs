@@ -85,6 +85,8 @@ pub(crate) enum Op {
     AsyncCommit,
     /// Waits until at most so many groups are in flight.
     AsyncWait(u32),
+    /// Waits for all copies, those too that no group holds.
+    AsyncWaitAll,
     Wgmma(Wgmma),
     WgmmaFence,
     WgmmaCommit,

@@ -188,6 +188,10 @@ impl Warp {
             Op::AsyncCopy(copy) => self.issue_copy(env, shared, now, copy, active)?,
             Op::AsyncCommit => self.copies.commit(active),
             Op::AsyncWait(left) => self.wait_copies(env, shared, now, *left, active)?,
+            Op::AsyncWaitAll => {
+                self.copies.commit(active);
+                self.wait_copies(env, shared, now, 0, active)?;
+            }
             Op::Wgmma(wgmma) => self.issue_wgmma(wgmma, active)?,
             Op::WgmmaFence => self.wgmmas.fenced = true,
             Op::WgmmaCommit => self.wgmmas.commit(),
