@@ -15,14 +15,18 @@ fn folder() -> PathBuf {
     std::env::var_os("NVKV_VECTORS").map_or(committed, PathBuf::from)
 }
 
-/// Results of the GPU, as a file has them.
-fn run(device: &Rc<Device>, form: &Form) -> Result<Vec<u8>, CudaError> {
+/// Results of the GPU, as a file has them, of `N` runs.
+fn run<const N: usize>(device: &Rc<Device>, form: &Form) -> Result<[Vec<u8>; N], CudaError> {
     let kernel = Kernel::from_ptx(device, &form.ptx(), "k")?;
-    let input = Buffer::from_slice(device, &form.input())?;
-    let output = Buffer::new(device, form.threads * form.results.len() * SLOT)?;
-    let geometry = Geometry { grid: [form.blocks(), 1, 1], threads: form.block(), shared_bytes: 0 };
-    kernel.launch(geometry, &Form::params(input.address(), output.address()))?;
-    Ok(form.packed(&output.download(0, output.bytes())?))
+    let mut results = [const { Vec::new() }; N];
+    for result in &mut results {
+        let input = Buffer::from_slice(device, &form.input())?;
+        let output = Buffer::new(device, form.threads * form.results.len() * SLOT)?;
+        let geometry = Geometry { grid: [form.blocks(), 1, 1], threads: form.block(), shared_bytes: 0 };
+        kernel.launch(geometry, &Form::params(input.address(), output.address()))?;
+        *result = form.packed(&output.download(0, output.bytes())?);
+    }
+    Ok(results)
 }
 
 fn device() -> Rc<Device> {
@@ -40,7 +44,7 @@ fn the_gpu_gives_the_committed_answers() {
             wrong.push(format!("{}: no answer", form.name));
             continue;
         };
-        let got = run(&device, &form).unwrap_or_else(|error| panic!("{}: {error}", form.name));
+        let [got] = run(&device, &form).unwrap_or_else(|error| panic!("{}: {error}", form.name));
         if Answer::of(&form, got) != *expected {
             wrong.push(format!("{}: another answer", form.name));
         }
@@ -58,7 +62,7 @@ fn record() {
     let mut answers = Answers::default();
     let (mut failed, mut differences) = (Vec::new(), Vec::new());
     for form in forms() {
-        let (first, second) = match run(&device, &form).and_then(|first| Ok((first, run(&device, &form)?))) {
+        let [first, second] = match run(&device, &form) {
             Ok(both) => both,
             Err(error) if error.sticky => panic!("{}: {error}; recorded nothing", form.name),
             Err(error) => {
