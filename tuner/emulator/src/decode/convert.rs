@@ -10,7 +10,8 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = form.to_vec();
     match form.as_slice() {
         ["f32", "f16"] => map1(context, |a: u16| canonical(f16_value(a))),
-        ["f32", "bf16"] => map1(context, |a: u16| canonical(bf16_value(a))),
+        // A shift: NaN keeps its payload.
+        ["f32", "bf16"] => map1(context, |a: u16| bf16_value(a)),
         ["rn", "f16", "f32"] => map1(context, |a: f32| f16_bits(a)),
         ["rn", "bf16", "f32"] => map1(context, |a: f32| bf16_bits(a)),
         // The first operand goes to the upper half.

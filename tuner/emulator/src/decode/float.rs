@@ -22,11 +22,11 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["fma", "rn", "f32"] => map3(context, |a: f32, b: f32, c: f32| canonical(a.mul_add(b, c))),
         ["div", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a / b)),
         ["rcp", "rn", "f32"] => map1(context, |a: f32| canonical(1.0 / a)),
-        ["sqrt", "rn", "f32"] => map1(context, |a: f32| canonical(a.sqrt())),
+        ["sqrt", "rn", "f32"] => map1(context, square_root),
         ["min", "f32"] => map2(context, minimum),
         ["max", "f32"] => map2(context, maximum),
-        ["abs", "f32"] => map1(context, f32::abs),
-        ["neg", "f32"] => map1(context, |a: f32| -a),
+        ["abs", "f32"] => map1(context, |a: f32| canonical(a.abs())),
+        ["neg", "f32"] => map1(context, |a: f32| canonical(-a)),
         _ => decode_approximate(context, &form),
     }
 }
@@ -74,10 +74,20 @@ pub(super) fn canonical(value: f32) -> f32 {
     if value.is_nan() { NAN } else { value }
 }
 
+/// NaN is told from the bits: where `is_nan` asks about a root, LLVM takes x86's own NaN for as good as any other.
+#[inline(always)]
+fn square_root(a: f32) -> f32 {
+    let root = a.sqrt();
+    if root.to_bits() & 0x7FFF_FFFF > f32::INFINITY.to_bits() { NAN } else { root }
+}
+
 /// Subnormal inputs and results become zeros of their sign.
 fn flushed1(a: f32, f: impl Fn(f32) -> f32) -> f32 {
-    let flush = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
     canonical(flush(f(flush(a))))
+}
+
+pub(super) fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
 
 /// Of a number and NaN the number; of two zeros the negative one.

@@ -1,6 +1,7 @@
 //! Loads, stores, atomics, asynchronous copies, fences.
 
 use super::context::{Context, Decoded, Result};
+use super::float::{canonical, flush};
 use super::names::Register;
 use crate::error::Space;
 use crate::exec::{Access, AsyncCopy, Atomic, AtomicFunction, Class, Op};
@@ -113,7 +114,7 @@ fn atomic(context: &mut Context, modifiers: &[&str]) -> Decoded {
 fn atomic_function(operation: &[&str]) -> Option<(AtomicFunction, usize)> {
     Some(match operation {
         ["add", "u32" | "s32"] => (|old, a, _| old.wrapping_add(a), 1),
-        ["add", "f32"] => (|old, a, _| (f32::from_bits(old) + f32::from_bits(a)).to_bits(), 1),
+        ["add", "f32"] => (|old, a, _| add_flushed(f32::from_bits(old), f32::from_bits(a)).to_bits(), 1),
         ["min", "u32"] => (|old, a, _| old.min(a), 1),
         ["max", "u32"] => (|old, a, _| old.max(a), 1),
         ["min", "s32"] => (|old, a, _| (old as i32).min(a as i32) as u32, 1),
@@ -125,6 +126,11 @@ fn atomic_function(operation: &[&str]) -> Option<(AtomicFunction, usize)> {
         ["cas", "b32"] => (|old, expected, new| if old == expected { new } else { old }, 2),
         _ => return None,
     })
+}
+
+/// Atomic additions on global memory flush subnormal numbers to zeros of their sign (PTX ISA, "atom").
+fn add_flushed(a: f32, b: f32) -> f32 {
+    canonical(flush(flush(a) + flush(b)))
 }
 
 fn async_copy(context: &mut Context) -> Decoded {

@@ -8,8 +8,8 @@ use super::table::{Form, Kind, Operand};
 use super::{BLOCK, CONSTANTS, SLOT, TARGET};
 use std::fmt::Write;
 
-/// Bytes of shared memory: B of the widest `wgmma`.
-const ROOM: usize = 8192;
+/// Bytes of shared memory: A and B of a `wgmma`, as wide as they get.
+const ROOM: usize = 16384;
 
 impl Operand {
     /// Register type and bits in memory.

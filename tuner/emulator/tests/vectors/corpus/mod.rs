@@ -3,8 +3,10 @@
 
 mod answers;
 mod compare;
+mod element;
 mod emulate;
 mod kernel;
+mod layout;
 mod operands;
 mod product;
 mod random;

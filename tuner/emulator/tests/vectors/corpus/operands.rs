@@ -135,7 +135,7 @@ fn any_f16(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => u64::from(random.pick(&F16)),
         1 => random.bits() & 0xFFFF,
-        _ => random.bits() & 0x83FF | (random.between(-4, 4) + 15) as u64 * 1024,
+        _ => random.bits() & 0x83FF | ((random.between(-4, 4) + 15) as u64) << 10,
     }
 }
 

@@ -1,84 +1,63 @@
-//! Operands of matrix products, chosen so that rules of rounding give different results: terms of like and of very
-//! unlike size, sums that cancel, C far above and far below the products, subnormal elements, NaN and infinities.
+//! Matrix products: their kernels, and the operands of their threads.
 //!
 //! Fragments are those of the PTX ISA ("Matrix fragments for mma.m16n8k16", "… m16n8k32", "… wgmma.m64nNk32"), with
 //! `g = lane / 4` and `t = lane % 4`.
 
 use super::BLOCK;
+use super::element::{Format, STYLES, Style, accumulator};
+use super::layout::Layout;
 use super::random::Random;
 use super::table::Operand;
 use std::fmt::Write;
-
-/// A format of elements: a sign, `exponent` bits, `mantissa` bits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Format {
-    exponent: u32,
-    mantissa: u32,
-    /// Largest code of a finite magnitude.
-    largest: u32,
-}
-
-const F16: Format = Format { exponent: 5, mantissa: 10, largest: 0x7BFF };
-const BF16: Format = Format { exponent: 8, mantissa: 7, largest: 0x7F7F };
-const E4M3: Format = Format { exponent: 4, mantissa: 3, largest: 0x7E };
+use std::ops::Range;
 
 /// A matrix product, and how it is issued.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
-    format: Format,
+    /// Types of A's and B's elements.
+    formats: [Format; 2],
+    /// Elements along K.
+    k: usize,
     /// Columns of B.
     columns: usize,
-    /// For `wgmma`, B in shared memory; how often it is done on the same accumulators.
-    warpgroup: Option<usize>,
+    issue: Issue,
 }
 
-/// Elements along K, 32 bytes of them.
-const ROW_BYTES: usize = 32;
-/// Bytes between core matrices of B, which are 128 bytes, along K and along N.
-const CORE_STRIDES: [usize; 2] = [128, 256];
-
-/// What the elements of one product are like.
 #[derive(Clone, Copy, Debug)]
-enum Style {
-    Integers,
-    /// Exponents within so many of the middle.
-    Spread(i32),
-    /// Neighbours along K that are each other's opposite, but for a few.
-    Cancelling,
-    /// Few elements that are not zero, and any C.
-    Sparse,
-    Any,
-    /// Subnormal numbers and the smallest normal ones.
-    Small,
-    Special,
+enum Issue {
+    /// `mma.sync`: all in registers.
+    Warp,
+    /// `wgmma`, so many times on the same accumulators: A in registers, B K-major in shared memory.
+    Group(usize),
+    /// `wgmma` with factors of A and B, both in shared memory.
+    Shared(Layout, [i32; 2]),
 }
 
-const STYLES: [Style; 8] = [
-    Style::Integers,
-    Style::Spread(1),
-    Style::Spread(4),
-    Style::Cancelling,
-    Style::Sparse,
-    Style::Any,
-    Style::Small,
-    Style::Special,
-];
+/// Layout of B where A is in registers.
+const PLAIN: Layout = Layout { width: 1, k_major: true };
+/// Where A and B begin in shared memory, where both are there.
+const STARTS: [usize; 2] = [0, 8192];
 
 impl Product {
-    /// That of a form whose operands are `product:FORMAT` or `wgmma`.
+    /// That of a form whose operands are `product`.
     pub fn of(name: &str, operands: &str) -> Option<Self> {
-        if operands == "wgmma" {
-            let columns = name.split(".m64n").nth(1)?.split('k').next()?.parse().ok()?;
-            let times = if name.ends_with("/chain") { 2 } else { 1 };
-            return Some(Self { format: E4M3, columns, warpgroup: Some(times) });
+        if operands != "product" {
+            return None;
         }
-        let format = match operands.strip_prefix("product:")? {
-            "f16" => F16,
-            "bf16" => BF16,
-            "e4m3" => E4M3,
-            other => panic!("unknown format `{other}` of {name}"),
+        let (opcode, kind) = name.split_once('/').unwrap_or((name, ""));
+        let words: Vec<&str> = opcode.split('.').collect();
+        let formats: Vec<Format> = words.iter().filter_map(|word| Format::named(word)).collect();
+        let shape = words.iter().find_map(|word| word.strip_prefix('m')?.split_once('n')?.1.split_once('k'));
+        let (columns, k) = shape.unwrap_or_else(|| panic!("no shape in `{name}`"));
+        let [columns, k] = [columns, k].map(|number| number.parse().unwrap_or_else(|_| panic!("shape of `{name}`")));
+        let issue = match kind {
+            _ if words[0] == "mma" => Issue::Warp,
+            "" => Issue::Group(1),
+            "chain" => Issue::Group(2),
+            "negated" => Issue::Shared(PLAIN, [-1, 1]),
+            layout => Issue::Shared(Layout::named(layout).unwrap_or_else(|| panic!("unknown `{name}`")), [1, -1]),
         };
-        Some(Self { format, columns: 8, warpgroup: None })
+        Some(Self { formats: [formats[0], formats[1]], k, columns, issue })
     }
 
     /// Registers of C and of D.
@@ -86,71 +65,147 @@ impl Product {
         self.columns / 2
     }
 
-    /// Bytes of B that a thread brings to shared memory, and how many of them at once.
-    fn staged_bytes(&self) -> (usize, usize) {
-        let bytes = self.columns * ROW_BYTES / BLOCK;
-        (bytes, if bytes.is_multiple_of(4) { 4 } else { 2 })
+    fn bits(&self) -> usize {
+        self.formats[0].bits() as usize
     }
 
-    /// Registers of B, or what a thread brings to shared memory.
-    fn words_b(&self) -> usize {
-        let (bytes, width) = self.staged_bytes();
-        if self.warpgroup.is_some() { bytes / width } else { 2 }
+    /// Registers of A; B of `mma.sync` has half as many.
+    fn words_a(&self) -> usize {
+        2 * self.k * self.bits() / 128
+    }
+
+    /// Words of A and of B, in registers or on their way to shared memory.
+    fn words(&self) -> [usize; 2] {
+        match self.issue {
+            Issue::Warp => [self.words_a(), self.words_a() / 2],
+            Issue::Group(_) => [self.words_a(), Staged::new(self.columns * 32).words()],
+            Issue::Shared(layout, _) => [64, self.columns].map(|rows| Staged::new(layout.bytes(rows)).words()),
+        }
+    }
+
+    /// Where the words of A, of B and of C begin among the operands, and where they end.
+    fn places(&self) -> [usize; 4] {
+        let [a, b] = self.words();
+        [0, a, a + b, a + b + self.results()]
     }
 
     pub fn operands(&self) -> Vec<Operand> {
-        let mut all = vec![Operand::Fragment(32); 4 + self.words_b() + self.results()];
-        all.extend(self.warpgroup.map(|_| Operand::Predicate));
+        let [.., end] = self.places();
+        let mut all = vec![Operand::Fragment(32); end];
+        if !matches!(self.issue, Issue::Warp) {
+            all.push(Operand::Predicate);
+        }
         all
     }
 
     pub fn body(&self, opcode: &str) -> String {
-        let list = |letter: char, range: std::ops::Range<usize>| {
-            let all: Vec<_> = range.map(|i| format!("{letter}{i}")).collect();
-            format!("{{{}}}", all.join(", "))
-        };
-        let (b, c) = (4 + self.words_b(), 4 + self.words_b() + self.results());
-        let (d, a) = (list('d', 0..self.results()), list('a', 0..4));
-        let Some(times) = self.warpgroup else {
-            return format!("    {opcode} {d}, {a}, {}, {};\n", list('a', 4..b), list('a', b..c));
-        };
-        let mut text = self.stage_b();
+        let [a, b, c, end] = self.places();
+        let d = list('d', 0..self.results());
+        if matches!(self.issue, Issue::Warp) {
+            return format!("    {opcode} {d}, {}, {}, {};\n", list('a', a..b), list('a', b..c), list('a', c..end));
+        }
+        let mut text = self.stage();
         for i in 0..self.results() {
-            let _ = writeln!(text, "    mov.b32 d{i}, a{};", b + i);
+            let _ = writeln!(text, "    mov.b32 d{i}, a{};", c + i);
         }
         text += "    wgmma.fence.sync.aligned;\n";
-        text += &format!("    {opcode} {d}, {a}, w0, a{c}, 1, 1;\n").repeat(times);
+        let order = if self.bits() == 16 { ", 0" } else { "" };
+        match self.issue {
+            Issue::Shared(layout, [a, b]) => {
+                let order = if self.bits() == 8 {
+                    ""
+                } else if layout.k_major {
+                    ", 0, 0"
+                } else {
+                    ", 1, 1"
+                };
+                let _ = writeln!(text, "    {opcode} {d}, w1, w0, a{end}, {a}, {b}{order};");
+            }
+            Issue::Group(2) => {
+                // The second takes A's rows in another order: of two that are written alike, ptxas 13.0 drops one.
+                for rows in ["{a0, a1, a2, a3}", "{a1, a0, a3, a2}"] {
+                    let _ = writeln!(text, "    {opcode} {d}, {rows}, w0, a{end}, 1, 1{order};");
+                }
+            }
+            _ => {
+                let _ = writeln!(text, "    {opcode} {d}, {}, w0, a{end}, 1, 1{order};", list('a', a..b));
+            }
+        }
         text += "    wgmma.commit_group.sync.aligned;\n    wgmma.wait_group.sync.aligned 0;\n";
         text
     }
 
-    /// B from registers to shared memory, and its descriptor in `w0` ("Matrix descriptor format": no swizzle).
-    fn stage_b(&self) -> String {
-        let (bytes, width) = self.staged_bytes();
-        let mut text = format!("    mov.u32 r0, room;\n    mov.u32 r1, %tid.x;\n    mad.lo.u32 r1, r1, {bytes}, r0;\n");
-        for i in 0..self.words_b() {
-            let _ = writeln!(text, "    st.shared.u{} [r1+{}], a{};", 8 * width, width * i, 4 + i);
+    /// What goes to shared memory, and the descriptors: of B in `w0`, of A in `w1`.
+    fn stage(&self) -> String {
+        let [_, b, ..] = self.places();
+        let mut text = "    mov.u32 r0, room;\n".to_string();
+        let mut descriptors = String::new();
+        let mut bring = |register: &str, layout: Layout, rows: usize, start: usize, first: usize| {
+            text += &Staged::new(layout.bytes(rows)).stores(start, first);
+            let bits = layout.descriptor(start);
+            let _ = write!(
+                descriptors,
+                "    cvt.u64.u32 {register}, r0;\n    shr.u64 {register}, {register}, 4;\n    \
+                 or.b64 {register}, {register}, {bits};\n"
+            );
+        };
+        match self.issue {
+            Issue::Shared(layout, _) => {
+                bring("w1", layout, 64, STARTS[0], 0);
+                bring("w0", layout, self.columns, STARTS[1], b);
+            }
+            _ => bring("w0", PLAIN, self.columns, 0, b),
         }
-        let [along_k, along_n] = CORE_STRIDES.map(|bytes| bytes as u64 / 16);
-        let _ = write!(
-            text,
-            "    fence.proxy.async.shared::cta;
-    bar.sync 0;
-    cvt.u64.u32 w0, r0;
-    shr.u64 w0, w0, 4;
-    or.b64 w0, w0, {};
-",
-            along_k << 16 | along_n << 32
-        );
-        text
+        text + "    fence.proxy.async.shared::cta;\n    bar.sync 0;\n" + &descriptors
     }
 
     /// Operands of every thread: of a warp, or of a block, come from one product.
     pub fn operands_of(&self, threads: usize, random: &mut Random) -> Vec<u64> {
-        let group = if self.warpgroup.is_some() { BLOCK } else { 32 };
-        let products = threads / group;
+        let group = if matches!(self.issue, Issue::Warp) { 32 } else { BLOCK };
         let style = |i: usize| STYLES[i % STYLES.len()];
-        (0..products).flat_map(|i| Matrices::new(self, group / 2, style(i), random).fragments(self, i)).collect()
+        (0..threads / group).flat_map(|i| Matrices::new(self, group / 2, style(i), random).fragments(self, i)).collect()
+    }
+}
+
+/// `{a0, a1, …}`
+fn list(letter: char, range: Range<usize>) -> String {
+    let all: Vec<_> = range.map(|i| format!("{letter}{i}")).collect();
+    format!("{{{}}}", all.join(", "))
+}
+
+/// Bytes that the threads of a block bring to shared memory together.
+#[derive(Clone, Copy)]
+struct Staged {
+    /// Bytes of a thread.
+    bytes: usize,
+    /// Bytes it stores at once.
+    width: usize,
+}
+
+impl Staged {
+    fn new(all: usize) -> Self {
+        let bytes = all / BLOCK;
+        Self { bytes, width: if bytes.is_multiple_of(4) { 4 } else { 2 } }
+    }
+
+    fn words(self) -> usize {
+        self.bytes / self.width
+    }
+
+    /// To `start` in `room`, whose address is in `r0`, of the operands from `first` on.
+    fn stores(self, start: usize, first: usize) -> String {
+        let mut text = format!("    mov.u32 r1, %tid.x;\n    mad.lo.u32 r1, r1, {}, r0;\n", self.bytes);
+        for i in 0..self.words() {
+            let (bits, at) = (8 * self.width, start + self.width * i);
+            let _ = writeln!(text, "    st.shared.u{bits} [r1+{at}], a{};", first + i);
+        }
+        text
+    }
+
+    /// The part of `image` that `thread` brings.
+    fn of(self, image: &[u8], thread: usize) -> Vec<u64> {
+        let own = &image[thread * self.bytes..][..self.bytes];
+        own.chunks(self.width).map(|word| word.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte))).collect()
     }
 }
 
@@ -164,116 +219,54 @@ struct Matrices {
 impl Matrices {
     /// `rows` is 16 a warp.
     fn new(product: &Product, rows: usize, style: Style, random: &mut Random) -> Self {
-        let format = product.format;
-        let k = ROW_BYTES * 8 / format.bits() as usize;
-        let mut vectors = |count: usize, negate: bool| -> Vec<Vec<u32>> {
-            (0..count).map(|_| format.vector(k, style, negate, random)).collect()
+        let vectors = |format: Format, count: usize, negate: bool, random: &mut Random| -> Vec<Vec<u32>> {
+            (0..count).map(|_| format.vector(product.k, style, negate, random)).collect()
         };
-        let (a, b) = (vectors(rows, true), vectors(product.columns, false));
-        let c = (0..rows)
-            .map(|_| (0..product.columns).map(|_| accumulator(style, 1 - format.bias(), random)).collect())
-            .collect();
+        let [a, b] = product.formats;
+        let (smallest, columns) = (a.smallest(), product.columns);
+        let (a, b) = (vectors(a, rows, true, random), vectors(b, columns, false, random));
+        let c = (0..rows).map(|_| (0..columns).map(|_| accumulator(style, smallest, random)).collect()).collect();
         Self { a, b, c }
     }
 
     /// Operands of the threads, in order; `index` is that of the product.
     fn fragments(&self, product: &Product, index: usize) -> Vec<u64> {
         let mut values = Vec::new();
+        let image = |layout: Layout, rows: &[Vec<u32>]| layout.image(rows, product.bits() / 8);
+        let (image_a, image_b) = match product.issue {
+            Issue::Warp => (Vec::new(), Vec::new()),
+            Issue::Group(_) => (Vec::new(), image(PLAIN, &self.b)),
+            Issue::Shared(layout, _) => (image(layout, &self.a), image(layout, &self.b)),
+        };
         for thread in 0..2 * self.a.len() {
             let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);
-            let count = 32 / product.format.bits() as usize;
-            let word = |codes: &[u32], half: usize| {
-                let codes = &codes[half * codes.len() / 2 + t * count..][..count];
-                codes.iter().rev().fold(0, |word, &code| word << product.format.bits() | u64::from(code))
-            };
-            values.extend((0..4).map(|i| word(&self.a[16 * warp + g + 8 * (i % 2)], i / 2)));
-            match product.warpgroup {
-                None => values.extend((0..2).map(|half| word(&self.b[g], half))),
-                Some(_) => values.extend(self.staged_words(product, thread)),
+            if image_a.is_empty() {
+                let word = |i: usize| product.word(&self.a[16 * warp + g + 8 * (i % 2)], i / 2, t);
+                values.extend((0..product.words_a()).map(word));
+            } else {
+                values.extend(Staged::new(image_a.len()).of(&image_a, thread));
+            }
+            if image_b.is_empty() {
+                values.extend((0..product.words_a() / 2).map(|half| product.word(&self.b[g], half, t)));
+            } else {
+                values.extend(Staged::new(image_b.len()).of(&image_b, thread));
             }
             let c = |i: usize| self.c[16 * warp + g + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * t + i % 2];
             values.extend((0..product.results()).map(|i| u64::from(c(i))));
-            // Without C in every fourth.
-            values.extend(product.warpgroup.map(|_| u64::from(index % 4 != 3)));
+            if !matches!(product.issue, Issue::Warp) {
+                // Without C in every fourth.
+                values.push(u64::from(index % 4 != 3));
+            }
         }
         values
     }
-
-    /// What `thread` brings to shared memory: consecutive bytes of B in core matrices of 8 columns of 16 bytes.
-    fn staged_words(&self, product: &Product, thread: usize) -> Vec<u64> {
-        let (bytes, width) = product.staged_bytes();
-        let [along_k, along_n] = CORE_STRIDES;
-        let byte = |at: usize| {
-            let (n, k) = (at / along_n * 8 + at % along_k / 16, at % along_n / along_k * 16 + at % 16);
-            u64::from(self.b[n][k])
-        };
-        let word = |i: usize| (0..width).rev().fold(0, |word, j| word << 8 | byte(thread * bytes + width * i + j));
-        (0..product.words_b()).map(word).collect()
-    }
 }
 
-impl Format {
-    fn bits(self) -> u32 {
-        1 + self.exponent + self.mantissa
-    }
-
-    /// A code from its fields; what is too large is the largest.
-    fn code(self, negative: bool, exponent: i32, mantissa: u32) -> u32 {
-        let exponent = exponent.clamp(0, (1 << self.exponent) - 1) as u32;
-        let magnitude = exponent << self.mantissa | mantissa & ((1 << self.mantissa) - 1);
-        u32::from(negative) << (self.bits() - 1) | magnitude.min(self.largest)
-    }
-
-    fn bias(self) -> i32 {
-        (1 << (self.exponent - 1)) - 1
-    }
-
-    /// Elements along K. Where they cancel, only A's are each other's opposite.
-    fn vector(self, k: usize, style: Style, negate: bool, random: &mut Random) -> Vec<u32> {
-        let mut codes: Vec<u32> = (0..k).map(|_| self.element(style, random)).collect();
-        if matches!(style, Style::Cancelling) {
-            let sign = u32::from(negate) << (self.bits() - 1);
-            codes.chunks_mut(2).skip(2).for_each(|pair| pair[1] = pair[0] ^ sign);
-        }
-        codes
-    }
-
-    fn element(self, style: Style, random: &mut Random) -> u32 {
-        let bits = random.bits() as u32;
-        let (negative, mantissa) = (bits >> 31 == 1, bits);
-        match style {
-            Style::Integers => {
-                let value = random.below(8) as u32;
-                let exponent = value.checked_ilog2().map_or(0, |log| log as i32 + self.bias());
-                let shift = self.mantissa - value.checked_ilog2().unwrap_or(0);
-                self.code(negative, exponent, if value == 0 { 0 } else { value << shift })
-            }
-            Style::Spread(spread) => self.code(negative, self.bias() + random.between(-spread, spread), mantissa),
-            Style::Cancelling => self.code(negative, self.bias() + random.between(-6, 6), mantissa),
-            Style::Small => self.code(negative, random.between(0, 2), mantissa),
-            Style::Sparse if random.below(16) != 0 => 0,
-            Style::Sparse | Style::Any => self.code(negative, random.below(1 << self.exponent) as i32, mantissa),
-            // NaN and, where there are any, infinities.
-            Style::Special if random.one_in(40) => {
-                self.largest + 1 + (bits & 1) * random.below(2) as u32 | u32::from(negative) << (self.bits() - 1)
-            }
-            Style::Special => self.code(negative, self.bias() + random.between(-3, 3), mantissa),
-        }
-    }
-}
-
-/// An element of C; `smallest` is the exponent of the smallest normal element of A and B.
-fn accumulator(style: Style, smallest: i32, random: &mut Random) -> u32 {
-    let bits = random.bits() as u32;
-    let around = |exponent: i32| bits & 0x807F_FFFF | ((127 + exponent) as u32) << 23;
-    let (far, near) = (around(random.between(-30, 30)), around(random.between(-8, 8)));
-    let small = around((2 * smallest + random.between(-4, 6)).max(-126));
-    match style {
-        Style::Integers => (random.between(-100, 100) as f32).to_bits(),
-        Style::Spread(_) | Style::Cancelling if random.one_in(6) => bits & 0x8000_0000,
-        Style::Spread(_) | Style::Cancelling | Style::Any => random.pick(&[far, near]),
-        Style::Small => random.pick(&[0, small]),
-        Style::Sparse => random.pick(&[bits, near, bits & 0x807F_FFFF, 0x8000_0000]),
-        Style::Special => random.pick(&[bits, near, 0x7F80_0000, 0xFF80_0000, 0x7FC1_2345, 0x7F7F_FFFF]),
+impl Product {
+    /// A register of lane `t` of a row: elements of its 16 bytes number `half`.
+    fn word(&self, codes: &[u32], half: usize, t: usize) -> u64 {
+        let count = 32 / self.bits();
+        let codes = &codes[4 * count * half + t * count..][..count];
+        codes.iter().rev().fold(0, |word, &code| word << self.bits() | u64::from(code))
     }
 }
