@@ -104,6 +104,8 @@ pub enum Space {
     Global,
     /// Memory of a block.
     Shared,
+    /// Memory of a thread.
+    Local,
     /// Kernel parameters.
     Param,
 }
@@ -113,6 +115,7 @@ impl fmt::Display for Space {
         f.write_str(match self {
             Self::Global => "global",
             Self::Shared => "shared",
+            Self::Local => "local",
             Self::Param => "parameter",
         })
     }
@@ -161,6 +164,22 @@ pub enum FaultKind {
         /// Whether the other access wrote.
         other_wrote: bool,
     },
+    /// Two blocks, one of them writing, and no fence and atomic in between.
+    #[error(
+        "{} global address {address:#x}, which block {other:?} {} in this launch with no fence and atomic in between",
+        verb(*.writes),
+        past(*.other_wrote)
+    )]
+    BlockRace {
+        /// The byte, or the word that holds it.
+        address: u64,
+        /// Whether this access writes.
+        writes: bool,
+        /// The other block.
+        other: [u32; 3],
+        /// Whether the other access wrote.
+        other_wrote: bool,
+    },
     /// A byte that an asynchronous copy may still write.
     #[error("touches shared address {address:#x} while an asynchronous copy of {other} to it is not waited for")]
     AsyncPending {
@@ -169,14 +188,42 @@ pub enum FaultKind {
         /// Whose copy.
         other: Accessor,
     },
+    /// A byte that an asynchronous operation may still read.
+    #[error("writes shared address {address:#x} while an asynchronous operation that reads it is not waited for")]
+    AsyncReading {
+        /// The byte, or the first of the 16 that hold it.
+        address: u64,
+    },
+    /// The asynchronous proxy would use what ordinary stores wrote, or write over it, unfenced.
+    #[error("uses shared address {address:#x}, which {other} wrote, with no `fence.proxy.async` in between")]
+    ProxyFence {
+        /// The byte.
+        address: u64,
+        /// Who wrote it.
+        other: Accessor,
+    },
+    /// An mbarrier that is used as it must not be.
+    #[error("mbarrier at shared address {address:#x}: {misuse}")]
+    Mbarrier {
+        /// The mbarrier.
+        address: u64,
+        /// What is wrong.
+        misuse: MbarrierMisuse,
+    },
+    /// A load or store of an mbarrier's bytes.
+    #[error("touches shared address {address:#x}, which belongs to an mbarrier")]
+    MbarrierAccess {
+        /// The byte.
+        address: u64,
+    },
     /// A register that an asynchronous MMA may still write.
     #[error("uses a register of a `wgmma` that is not waited for")]
     WgmmaPending,
     /// Accumulators of an asynchronous MMA without the fence that orders register accesses before it.
     #[error("no `wgmma.fence` since the warp began or last waited for a `wgmma`")]
     WgmmaFence,
-    /// A matrix descriptor that asks for a swizzle or a base offset.
-    #[error("matrix descriptor {0:#x}: only operands without a swizzle are supported")]
+    /// A matrix descriptor with a base offset.
+    #[error("matrix descriptor {0:#x}: base offsets are not supported; align the matrix to its swizzle")]
     Descriptor(u64),
     /// A block barrier that only some lanes of a warp reach together.
     #[error("block barrier with lanes {active:#010x} of {live:#010x}: the warp is divergent")]
@@ -196,6 +243,27 @@ pub enum FaultKind {
         /// The barrier at which it waits.
         other_barrier: u32,
     },
+    /// Two warps name different numbers of threads for one barrier.
+    #[error("barrier {barrier} of {threads} threads, of {others} for those who came before")]
+    BarrierThreads {
+        /// The barrier.
+        barrier: u32,
+        /// Threads that this warp waits for; 0 where it says none.
+        threads: u32,
+        /// What another said.
+        others: u32,
+    },
+    /// A number of threads that is no multiple of 32, more than the block has, or fewer than came.
+    #[error("barrier {barrier} of {threads} threads: not a multiple of 32 up to the block's")]
+    BarrierSize {
+        /// The barrier.
+        barrier: u32,
+        /// Threads.
+        threads: u32,
+    },
+    /// Every warp waits.
+    #[error("waits for what no warp will do: all others wait too, or have ended")]
+    Deadlock,
     /// A warp-wide instruction without all the lanes that it names.
     #[error("needs lanes {needed:#010x}, but {active:#010x} are here")]
     MissingLanes {
@@ -207,6 +275,34 @@ pub enum FaultKind {
     /// A warp that ran for too long: most likely it waits for what never comes.
     #[error("no end after {0} instructions of one warp")]
     NoEnd(u64),
+}
+
+/// How an mbarrier is misused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MbarrierMisuse {
+    /// There is none.
+    #[error("not initialised")]
+    NotMade,
+    /// A number of arrivals outside what an mbarrier counts.
+    #[error("initialised with {0} arrivals, not 1 to 1048575")]
+    Count(u32),
+    /// More arrivals than the phase expects, none, or the last one by an instruction that must not end a phase.
+    #[error("{count} arrivals where the phase lacks {pending}")]
+    Arrivals {
+        /// Arrivals that the phase lacks.
+        pending: u32,
+        /// Arrivals that came.
+        count: u32,
+    },
+    /// More bytes announced, or come, than an mbarrier counts.
+    #[error("a count of {0} bytes, beyond 1048575")]
+    Bytes(i64),
+    /// A state that is neither the running phase's nor the one's before.
+    #[error("state {0:#x} is of no current phase")]
+    State(u64),
+    /// Copies that it counts are under way.
+    #[error("dropped, or left at the end of the block, while asynchronous copies that it counts are under way")]
+    InFlight,
 }
 
 fn verb(writes: bool) -> &'static str {

@@ -65,7 +65,7 @@ impl Module {
         for variable in &self.syntax.variables {
             let address = match variable.space {
                 VariableSpace::Global => memory.alloc_with(&variable.initial_bytes()),
-                VariableSpace::Shared | VariableSpace::Param => 0,
+                VariableSpace::Shared | VariableSpace::Local | VariableSpace::Param => 0,
             };
             placed.push(Placed { variable, address });
         }
@@ -103,7 +103,8 @@ pub fn launch(
     if threads == 0 || threads > 1024 || blocks == 0 {
         return Err(launch(format!("{blocks} blocks of {threads} threads; a block has 1 to 1024")));
     }
-    let env = Environment { program: &program, memory, params };
+    let number = memory.begin_launch();
+    let env = Environment { program: &program, memory, launch: number, params };
     let extents = Grid { blocks: grid, threads: block, shared_bytes: program.shared_bytes + shared_bytes };
     let index = |n: u64| {
         let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));

@@ -16,7 +16,7 @@ mod launch;
 mod memory;
 mod read;
 
-pub use error::{Accessor, EmulationError, Fault, FaultKind, Space};
+pub use error::{Accessor, EmulationError, Fault, FaultKind, MbarrierMisuse, Space};
 pub use launch::{Module, Stats, launch};
 pub use memory::Memory;
 pub use read::SourceLine;

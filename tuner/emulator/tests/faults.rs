@@ -111,9 +111,11 @@ fn warpgroup_products_that_are_not_fenced_or_not_waited_for() {
                wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f0, %f1, %f2, %f3}, {%r0, %r0, %r0, %r0}, %rd0, p, 1, 1; }";
     let descriptor = "mov.u64 %rd0, 0x800080040;";
     expect(&format!("{descriptor} {mma}"), 128, "wgmma.mma", |kind| *kind == FaultKind::WgmmaFence);
-    let started = format!("{descriptor} wgmma.fence.sync.aligned; {mma} wgmma.commit_group.sync.aligned;");
+    let zeros = "mov.u32 %r5, room; shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r5; st.shared.u32 [%r4], 0;
+                 fence.proxy.async; bar.sync 0;";
+    let started = format!("{zeros} {descriptor} wgmma.fence.sync.aligned; {mma} wgmma.commit_group.sync.aligned;");
     expect(&format!("{started} \nadd.f32 %f4, %f0, %f1;"), 128, "add.f32 %f4", |kind| *kind == FaultKind::WgmmaPending);
-    expect(&format!("{started} \nwgmma.wait_group.sync.aligned 0;"), 128, "wgmma.wait", |kind| {
+    expect(&format!("{descriptor} wgmma.fence.sync.aligned; {mma}"), 128, "wgmma.mma", |kind| {
         matches!(kind, FaultKind::Uninitialised { space: Space::Shared, address: 1024 })
     });
 }

@@ -105,7 +105,7 @@ impl Product {
             }
             // Core matrices 256 bytes apart along K; N has one of them.
             body += &format!(
-                "bar.sync 0; mov.u64 %rd0, {}; setp.ne.u32 %p2, {accumulate}, 0; wgmma.fence.sync.aligned;
+                "fence.proxy.async; bar.sync 0; mov.u64 %rd0, {}; setp.ne.u32 %p2, {accumulate}, 0; wgmma.fence.sync.aligned;
                  wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {{%f0, %f1, %f2, %f3}},
                  {{%r10, %r11, %r12, %r13}}, %rd0, %p2, 1, 1;
                  wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; mov.b32 %r9, %f{i};",
@@ -201,4 +201,57 @@ fn infinities_and_nan_pass_through() {
     assert_eq!(d[3][2], f32::INFINITY);
     assert_eq!(d[3][4].to_bits(), 0x7FFF_FFFF, "infinity times zero");
     assert_eq!(d[4][2], product.plain(4, 2));
+}
+
+/// `m16n8k8` and `m16n8k16` of one type, with every lane's registers made from its place: A is `row + k`, B is
+/// `k - column`, small integers.
+#[test]
+fn bf16_and_shorter_products_have_the_fragments_of_the_isa() {
+    let encode = |kind: &str, value: i32| {
+        let value = value as f32;
+        if kind == "f16" { f16::from_f32(value).to_bits() } else { half::bf16::from_f32(value).to_bits() }
+    };
+    for (kind, k) in [("f16", 8), ("bf16", 8), ("bf16", 16)] {
+        let pair = |f: &dyn Fn(usize) -> i32, k: usize| {
+            u32::from(encode(kind, f(k))) | u32::from(encode(kind, f(k + 1))) << 16
+        };
+        for i in 0..4usize {
+            let mut body = "mov.b32 %f0, 0; mov.b32 %f1, 0; mov.b32 %f2, 0; mov.b32 %f3, 0;\n".to_string();
+            for lane in 0..32 {
+                let (g, t) = (lane / 4, lane % 4);
+                let a = |row: usize, k: usize| pair(&|k| (row + k) as i32, k);
+                let b = |k: usize| pair(&|k| k as i32 - g as i32, k);
+                let words =
+                    [a(g, 2 * t), a(g + 8, 2 * t), a(g, 2 * t + 8), a(g + 8, 2 * t + 8), b(2 * t), b(2 * t + 8)];
+                body += &format!("setp.eq.u32 %p0, %r0, {lane};\n");
+                for (register, word) in words.iter().enumerate() {
+                    body += &format!("@%p0 mov.b32 %r{}, {word};\n", 10 + register);
+                }
+            }
+            let (a, b) = if k == 8 { ("%r10, %r11", "%r14") } else { ("%r10, %r11, %r12, %r13", "%r14, %r15") };
+            body += &format!(
+                "mma.sync.aligned.m16n8k{k}.row.col.f32.{kind}.{kind}.f32 {{%f0, %f1, %f2, %f3}}, {{{a}}}, {{{b}}},
+                 {{%f0, %f1, %f2, %f3}}; mov.b32 %r9, %f{i};"
+            );
+            for target in TARGETS {
+                let out = try_run(target, &body, &common::indices(32)).unwrap_or_else(|error| panic!("{error}"));
+                for (lane, bits) in out.into_iter().enumerate() {
+                    let (row, column) = ((lane / 4 + 8 * (i / 2)) as i32, (lane % 4 * 2 + i % 2) as i32);
+                    let plain: i32 = (0..k).map(|k| (row + k) * (k - column)).sum();
+                    assert_eq!(f32::from_bits(bits), plain as f32, "{target} {kind} k{k} ({row}, {column})");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_products_span_all_exponents() {
+    // 2^-100 beside a zero times 2^100.
+    let body = "mov.u32 %r10, 0; mov.u32 %r14, 0; setp.eq.u32 %p0, %r0, 0; mov.b32 %f0, 0;
+                @%p0 mov.b32 %r10, 0x00000D80; @%p0 mov.b32 %r14, 0x71803F80; mov.u32 %r11, 0;
+                mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r10, %r11}, {%r14},
+                {%f0, %f0, %f0, %f0}; mov.b32 %r9, %f0;";
+    let out = try_run("sm_90a", body, &common::indices(32)).unwrap();
+    assert_eq!(f32::from_bits(out[0]), 2f32.powi(-100));
 }

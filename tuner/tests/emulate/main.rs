@@ -3,6 +3,7 @@
 mod append;
 mod decode;
 mod random;
+mod samples;
 mod speed;
 
 use decode::Batch;

@@ -3,7 +3,7 @@
 use super::names::{Names, Register};
 use super::target::Target;
 use crate::EmulationError;
-use crate::exec::{Address, Class, Lane, Op};
+use crate::exec::{Address, Class, Lane, Op, WARP};
 use crate::read::{Instruction, Operand};
 use std::collections::HashMap;
 
@@ -91,6 +91,9 @@ impl Context<'_> {
     }
 
     fn variable(&self, name: &str) -> Result<u64> {
+        if name == "WARP_SZ" {
+            return Ok(WARP as u64);
+        }
         let unknown = || self.error(format!("`{name}` is not declared"));
         self.names.variable(name).map_or_else(unknown, |(_, address)| Ok(address))
     }

@@ -1,5 +1,6 @@
 //! Branches, barriers, and what the lanes of a warp do together.
 
+use super::barrier;
 use super::context::{Context, Decoded};
 use super::names::Register;
 use crate::error::FaultKind;
@@ -15,10 +16,6 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
             Ok(Some(Op::Branch { target: context.label(0)?, reconverge: usize::MAX }))
         }
         ["ret"] | ["exit"] => Ok(Some(Op::Exit)),
-        ["bar", "sync"] | ["barrier", "sync"] | ["barrier", "sync", "aligned"] | ["bar", "cta", "sync"] => {
-            context.expect(1)?;
-            Ok(Some(Op::Barrier(context.source::<u32>(0)?)))
-        }
         ["bar", "warp", "sync"] => Ok(Some(Op::WarpBarrier(context.source::<u32>(0)?))),
         ["shfl", "sync", mode, "b32"] => shuffle(context, mode),
         ["vote", "sync", mode, kind] => vote(context, mode, kind),
@@ -32,7 +29,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
             Ok(Some(Op::Collective { participants: Participants::Active, work: Box::new(work) }))
         }
         ["movmatrix", "sync", "aligned", "m8n8", "trans", "b16"] => transpose(context),
-        _ => Ok(None),
+        _ => barrier::decode(context),
     }
 }
 
@@ -103,12 +100,20 @@ fn shuffle(context: &mut Context, mode: &str) -> Decoded {
 
 fn vote(context: &mut Context, mode: &str, kind: &str) -> Decoded {
     context.expect(3)?;
-    let (a, members) = (context.source::<bool>(1)?.slot, context.source::<u32>(2)?);
+    let (operand, negated) = match context.operand(1)? {
+        Operand::Not(operand) => (*operand, true),
+        operand => (operand, false),
+    };
+    let (a, members) = (context.value(&operand, bool::CLASS)?.slot, context.source::<u32>(2)?);
+    let votes = move |registers: &Registers, lanes: Lanes| {
+        let row = registers.predicates[a.0 as usize];
+        lanes & if negated { !row } else { row }
+    };
     let decide: fn(Lanes, Lanes) -> bool = match (mode, kind) {
         ("ballot", "b32") => {
             let d = context.destination::<u32>(0)?.slot;
             return collective(members, move |registers, lanes| {
-                let votes = registers.predicates[a.0 as usize] & lanes;
+                let votes = votes(registers, lanes);
                 u32::write(registers, d, &[votes; WARP], lanes);
                 Ok(())
             });
@@ -120,7 +125,7 @@ fn vote(context: &mut Context, mode: &str, kind: &str) -> Decoded {
     };
     let d = context.destination::<bool>(0)?.slot;
     collective(members, move |registers, lanes| {
-        let decision = decide(registers.predicates[a.0 as usize] & lanes, lanes);
+        let decision = decide(votes(registers, lanes), lanes);
         bool::write(registers, d, &[decision; WARP], lanes);
         Ok(())
     })

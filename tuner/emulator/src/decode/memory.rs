@@ -1,32 +1,36 @@
-//! Loads, stores, atomics, asynchronous copies, fences.
+//! Loads, stores, fences.
 
 use super::context::{Context, Decoded, Result};
-use super::float::{canonical, flush};
 use super::names::Register;
 use crate::error::Space;
-use crate::exec::{Access, AsyncCopy, Atomic, AtomicFunction, Class, Op};
+use crate::exec::{Access, Class, Op, generic_load, generic_store};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = context.form.clone();
     match form.as_slice() {
         ["ld", modifiers @ ..] => load(context, modifiers),
         ["st", modifiers @ ..] => store(context, modifiers),
-        ["atom", modifiers @ ..] => atomic(context, modifiers),
-        ["cp", "async", "ca" | "cg", "shared", "global"] => async_copy(context),
         ["cp", "async", "commit_group"] => Ok(Some(Op::AsyncCommit)),
         ["cp", "async", "wait_group"] => Ok(Some(Op::AsyncWait(context.immediate(0)?))),
         ["cp", "async", "wait_all"] => Ok(Some(Op::AsyncWaitAll)),
-        // Instructions take effect in order, one at a time: only other host threads need a fence.
-        ["membar", "gl" | "cta" | "sys"]
-        | ["fence", "acq_rel" | "sc", "gpu" | "cta" | "sys"]
-        | ["fence", "proxy", "async", "shared::cta"] => Ok(Some(Op::Fence)),
+        ["membar", "gl" | "sys"] | ["fence", "acq_rel" | "sc", "gpu" | "sys" | "cluster"] => Ok(Some(Op::Fence)),
+        // Within a block instructions take effect in order, one at a time.
+        ["membar", "cta"]
+        | ["fence", "acq_rel" | "sc", "cta"]
+        | ["fence", "mbarrier_init", "release", "cluster"]
+        | ["fence", "proxy", "alias"]
+        | ["fence", "proxy", "async", "global"] => Ok(Some(Op::Lanewise(Box::new(|_, _| {})))),
+        ["fence", "proxy", "async"] | ["fence", "proxy", "async", "shared::cta" | "shared::cluster"] => {
+            Ok(Some(Op::ProxyFence))
+        }
         _ => Ok(None),
     }
 }
 
 /// What the modifiers of an access say; none where one of them is unknown.
 struct Kind {
-    space: Space,
+    /// None for a generic address.
+    space: Option<Space>,
     count: usize,
     width: u32,
     signed: bool,
@@ -38,13 +42,30 @@ impl Kind {
         let (mut space, mut count) = (None, 1);
         for &modifier in modifiers {
             match modifier {
-                "global" => space = Some(Space::Global),
+                // Constants are global memory here.
+                "global" | "const" => space = Some(Space::Global),
                 "shared" | "shared::cta" => space = Some(Space::Shared),
-                "param" => space = Some(Space::Param),
+                "local" => space = Some(Space::Local),
+                "param" | "param::entry" => space = Some(Space::Param),
                 "v2" => count = 2,
                 "v4" => count = 4,
                 // Caches do not exist here, and every access is as strong as any.
-                "volatile" | "relaxed" | "gpu" | "cta" | "nc" | "L1::no_allocate" | "ca" | "cg" | "cs" | "wb" => {}
+                "volatile" | "relaxed" | "acquire" | "release" | "weak" | "gpu" | "cta" | "cluster" | "sys" | "nc" => {}
+                "L1::no_allocate"
+                | "L1::evict_first"
+                | "L1::evict_last"
+                | "L1::evict_normal"
+                | "L1::evict_unchanged"
+                | "L2::64B"
+                | "L2::128B"
+                | "L2::256B"
+                | "ca"
+                | "cg"
+                | "cs"
+                | "lu"
+                | "cv"
+                | "wb"
+                | "wt" => {}
                 _ => return None,
             }
         }
@@ -55,7 +76,11 @@ impl Kind {
             "64" => 8,
             _ => return None,
         };
-        Some(Self { space: space?, count, width, signed: scalar.starts_with('s') })
+        Some(Self { space, count, width, signed: scalar.starts_with('s') })
+    }
+
+    fn space_or_global(&self) -> Space {
+        self.space.unwrap_or(Space::Global)
     }
 }
 
@@ -64,18 +89,28 @@ fn load(context: &mut Context, modifiers: &[&str]) -> Decoded {
     context.expect(2)?;
     let address = context.address(1)?;
     let elements = elements(context, 0, &kind)?;
-    Ok(Some(Op::Load(Access { space: kind.space, address, width: kind.width, signed: kind.signed, elements })))
+    let access = Access { address, width: kind.width, signed: kind.signed, elements, space: kind.space_or_global() };
+    let space = kind.space;
+    Ok(Some(match space {
+        Some(Space::Global | Space::Shared | Space::Param) => Op::Load(access),
+        _ => Op::Machine(Box::new(move |machine, lanes| generic_load(machine, space, &access, lanes).map(|()| None))),
+    }))
 }
 
 fn store(context: &mut Context, modifiers: &[&str]) -> Decoded {
     let Some(kind) = Kind::new(modifiers) else { return Ok(None) };
-    if kind.space == Space::Param {
+    if kind.space == Some(Space::Param) {
         return Ok(None);
     }
     context.expect(2)?;
     let address = context.address(0)?;
     let elements = elements(context, 1, &kind)?;
-    Ok(Some(Op::Store(Access { space: kind.space, address, width: kind.width, signed: false, elements })))
+    let access = Access { address, width: kind.width, signed: false, elements, space: kind.space_or_global() };
+    let space = kind.space;
+    Ok(Some(match space {
+        Some(Space::Global | Space::Shared) => Op::Store(access),
+        _ => Op::Machine(Box::new(move |machine, lanes| generic_store(machine, space, &access, lanes).map(|()| None))),
+    }))
 }
 
 /// The registers of a vector. They may be wider than the elements.
@@ -97,48 +132,4 @@ fn elements(context: &mut Context, index: usize, kind: &Kind) -> Result<Vec<Regi
         registers.push(register);
     }
     Ok(registers)
-}
-
-fn atomic(context: &mut Context, modifiers: &[&str]) -> Decoded {
-    let ["global", operation @ ..] = modifiers else { return Ok(None) };
-    let Some((function, operands)) = atomic_function(operation) else { return Ok(None) };
-    context.expect(2 + operands)?;
-    let old = context.destination::<u32>(0)?;
-    let address = context.address(1)?;
-    let first = context.source::<u32>(2)?;
-    let second = if operands == 2 { context.source::<u32>(3)? } else { first };
-    Ok(Some(Op::Atomic(Atomic { address, function, operands: [first, second], old })))
-}
-
-/// The function of an atomic operation, and how many operands it takes.
-fn atomic_function(operation: &[&str]) -> Option<(AtomicFunction, usize)> {
-    Some(match operation {
-        ["add", "u32" | "s32"] => (|old, a, _| old.wrapping_add(a), 1),
-        ["add", "f32"] => (|old, a, _| add_flushed(f32::from_bits(old), f32::from_bits(a)).to_bits(), 1),
-        ["min", "u32"] => (|old, a, _| old.min(a), 1),
-        ["max", "u32"] => (|old, a, _| old.max(a), 1),
-        ["min", "s32"] => (|old, a, _| (old as i32).min(a as i32) as u32, 1),
-        ["max", "s32"] => (|old, a, _| (old as i32).max(a as i32) as u32, 1),
-        ["and", "b32"] => (|old, a, _| old & a, 1),
-        ["or", "b32"] => (|old, a, _| old | a, 1),
-        ["xor", "b32"] => (|old, a, _| old ^ a, 1),
-        ["exch", "b32"] => (|_, a, _| a, 1),
-        ["cas", "b32"] => (|old, expected, new| if old == expected { new } else { old }, 2),
-        _ => return None,
-    })
-}
-
-/// Atomic additions on global memory flush subnormal numbers to zeros of their sign (PTX ISA, "atom").
-fn add_flushed(a: f32, b: f32) -> f32 {
-    canonical(flush(flush(a) + flush(b)))
-}
-
-fn async_copy(context: &mut Context) -> Decoded {
-    context.expect(3)?;
-    let (to, from) = (context.address(0)?, context.address(1)?);
-    let bytes = context.immediate(2)?;
-    if ![4, 8, 16].contains(&bytes) {
-        return context.error(format!("copies {bytes} bytes, not 4, 8 or 16"));
-    }
-    Ok(Some(Op::AsyncCopy(AsyncCopy { to, from, bytes })))
 }

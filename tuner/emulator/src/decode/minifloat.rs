@@ -1,27 +1,40 @@
-//! E4M3 and E2M1: decoding, and encoding to nearest even with saturation.
+//! E4M3, E5M2, E2M3, E3M2 and E2M1: decoding, and encoding to nearest even with saturation.
 
-/// A format with a sign, an exponent and `mantissa` bits, without infinities.
-#[derive(Clone, Copy, Debug)]
+/// A format with a sign, an exponent and `mantissa` bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Minifloat {
     mantissa: u32,
     bias: i32,
     /// Code of the largest finite magnitude.
     largest: u8,
-    /// Code of NaN; E2M1 has none, and saturates instead.
+    /// Code of NaN; formats without one saturate instead.
     nan: u8,
+    /// Code of infinity, where there is one.
+    infinity: Option<u8>,
     /// Position of the sign bit.
     sign: u32,
 }
 
 /// 4 exponent bits, 3 mantissa bits; up to 448; 0x7f is NaN.
-pub(crate) const E4M3: Minifloat = Minifloat { mantissa: 3, bias: 7, largest: 0x7E, nan: 0x7F, sign: 7 };
+pub(crate) const E4M3: Minifloat =
+    Minifloat { mantissa: 3, bias: 7, largest: 0x7E, nan: 0x7F, infinity: None, sign: 7 };
+/// 5 exponent bits, 2 mantissa bits; up to 57344; infinities, and 0x7f for NaN.
+pub(crate) const E5M2: Minifloat =
+    Minifloat { mantissa: 2, bias: 15, largest: 0x7B, nan: 0x7F, infinity: Some(0x7C), sign: 7 };
+/// 2 exponent bits, 3 mantissa bits; up to 7.5.
+pub(crate) const E2M3: Minifloat = Minifloat { mantissa: 3, bias: 1, largest: 31, nan: 31, infinity: None, sign: 5 };
+/// 3 exponent bits, 2 mantissa bits; up to 28.
+pub(crate) const E3M2: Minifloat = Minifloat { mantissa: 2, bias: 3, largest: 31, nan: 31, infinity: None, sign: 5 };
 /// 2 exponent bits, 1 mantissa bit; up to 6.
-pub(crate) const E2M1: Minifloat = Minifloat { mantissa: 1, bias: 1, largest: 7, nan: 7, sign: 3 };
+pub(crate) const E2M1: Minifloat = Minifloat { mantissa: 1, bias: 1, largest: 7, nan: 7, infinity: None, sign: 3 };
 
 impl Minifloat {
     /// Code to value: exact.
     pub fn decode(&self, code: u8) -> f32 {
         let magnitude = code & ((1 << self.sign) - 1);
+        if Some(magnitude) == self.infinity {
+            return if code >> self.sign & 1 == 1 { f32::NEG_INFINITY } else { f32::INFINITY };
+        }
         if magnitude > self.largest {
             return f32::NAN;
         }
@@ -32,6 +45,11 @@ impl Minifloat {
         };
         let value = significand as f32 * power_of_two(exponent - self.mantissa as i32);
         if code >> self.sign & 1 == 1 { -value } else { value }
+    }
+
+    /// The same as [`Self::encode`]; with `relu`, zero for what is negative.
+    pub fn code(&self, value: f32, relu: bool) -> u8 {
+        self.encode(if relu && value <= 0.0 { 0.0 } else { value })
     }
 
     /// Value to the nearest code, ties to even; what is too large, infinities too, becomes the largest.

@@ -1,25 +1,42 @@
 //! Statements to a program: each instruction becomes an operation on numbered registers, or an error that names it.
 
+mod arithmetic;
+mod atomic;
+mod barrier;
+mod bits;
+mod bulk;
+mod carry;
+mod choose;
 mod context;
 mod control;
 mod convert;
+mod descriptor;
+mod election;
 mod float;
+mod half;
 mod integer;
 mod lanewise;
+mod matrix;
+mod mbarrier;
 mod memory;
 mod minifloat;
 mod movement;
 mod names;
+mod numeric;
+mod round;
 mod target;
 mod tensor;
+mod wgmma;
+mod wmma;
 
+pub(crate) use descriptor::Matrix;
 pub(crate) use float::NAN;
 pub(crate) use names::{Register, RegisterPlan};
 pub(crate) use target::Target;
-pub(crate) use tensor::{Descriptor, run_wgmma};
+pub(crate) use wgmma::{fill_rows, multiply_columns, rows_of_registers};
 
 use crate::EmulationError;
-use crate::exec::{Class, Op, Program, Step};
+use crate::exec::{Class, LOCAL_BASE, Op, Program, Step};
 use crate::flow::{Flow, post_dominators};
 use crate::memory::SHARED_BASE;
 use crate::read::{Guard, Instruction, Kernel, Operand, Statement, Variable, VariableSpace};
@@ -28,7 +45,7 @@ use names::Names;
 use std::collections::HashMap;
 
 /// Every family, in the order in which they are asked.
-const FAMILIES: [fn(&mut Context) -> Decoded; 7] = [
+const FAMILIES: [fn(&mut Context) -> Decoded; 19] = [
     movement::decode,
     integer::decode,
     float::decode,
@@ -36,6 +53,18 @@ const FAMILIES: [fn(&mut Context) -> Decoded; 7] = [
     convert::decode,
     control::decode,
     tensor::decode,
+    wgmma::decode,
+    wmma::decode,
+    matrix::decode,
+    atomic::decode,
+    arithmetic::decode,
+    half::decode,
+    bits::decode,
+    carry::decode,
+    choose::decode,
+    election::decode,
+    mbarrier::decode,
+    bulk::decode,
 ];
 
 /// A variable of the module with its address.
@@ -52,6 +81,7 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
     }
     let param_bytes = place(&mut names, &kernel.params, 0);
     let shared_bytes = place_shared(&mut names, kernel, globals);
+    let local_bytes = place_local(&mut names, kernel);
     let mut builder = Builder { names, target, labels: labels(kernel), scopes: vec![0], opened: 0, steps: Vec::new() };
     for statement in &kernel.body {
         builder.statement(statement)?;
@@ -59,7 +89,7 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
     let mut steps = builder.steps;
     set_meeting_points(&mut steps);
     let registers = builder.names.plan();
-    Ok(Program { name: kernel.name.clone(), steps, registers, param_bytes, shared_bytes })
+    Ok(Program { name: kernel.name.clone(), steps, registers, param_bytes, shared_bytes, local_bytes })
 }
 
 /// Places variables one after another from `base`; returns where they end.
@@ -69,6 +99,15 @@ fn place<'a>(names: &mut Names, variables: impl IntoIterator<Item = &'a Variable
         names.declare_variable(&variable.name, variable.space, u64::from(at));
         at + variable.bytes
     })
+}
+
+/// Local variables; returns their bytes.
+fn place_local(names: &mut Names, kernel: &Kernel) -> u32 {
+    let locals = kernel.body.iter().filter_map(|statement| match statement {
+        Statement::Variable(variable) if variable.space == VariableSpace::Local => Some(variable),
+        _ => None,
+    });
+    place(names, locals, LOCAL_BASE) - LOCAL_BASE
 }
 
 /// Static shared variables, the module's and the kernel's own; then those without a size, which all begin where

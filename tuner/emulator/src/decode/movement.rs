@@ -3,7 +3,9 @@
 use super::context::{Context, Decoded};
 use super::lanewise::{map1, map2, map3};
 use super::names::Register;
+use crate::error::Space;
 use crate::exec::{Class, Lane, Op, WARP};
+use crate::memory::{LOCAL_WINDOW, SHARED_WINDOW, resolve};
 use crate::read::Operand;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
@@ -11,8 +13,16 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
     match form.as_slice() {
         ["mov", "b32" | "u32" | "s32" | "f32" | "b16" | "u16" | "s16"] => move_words(context),
         ["mov", "b64" | "u64" | "s64" | "f64"] => move_doubles(context),
-        // Addresses are those of their own space already.
-        ["cvta", "to", "global" | "shared", "u64"] | ["cvta", "global", "u64"] => map1(context, |a: u64| a),
+        ["cvta", "global" | "const" | "param", "u64"] | ["cvta", "to", "global" | "const", "u64"] => {
+            map1(context, |a: u64| a)
+        }
+        ["cvta", "shared" | "shared::cta", "u64"] => map1(context, |a: u64| a + SHARED_WINDOW),
+        ["cvta", "local", "u64"] => map1(context, |a: u64| a + LOCAL_WINDOW),
+        ["cvta", "to", "shared" | "shared::cta", "u64"] => map1(context, |a: u64| a.wrapping_sub(SHARED_WINDOW)),
+        ["cvta", "to", "local", "u64"] => map1(context, |a: u64| a.wrapping_sub(LOCAL_WINDOW)),
+        ["isspacep", "global"] => map1(context, |a: u64| resolve(a).0 == Space::Global),
+        ["isspacep", "shared" | "shared::cta"] => map1(context, |a: u64| resolve(a).0 == Space::Shared),
+        ["isspacep", "local"] => map1(context, |a: u64| resolve(a).0 == Space::Local),
         ["selp", "b32" | "u32" | "s32" | "f32" | "b16" | "u16" | "s16"] => {
             map3(context, |a: u32, b: u32, p: bool| if p { a } else { b })
         }

@@ -26,6 +26,7 @@ pub(crate) struct Names {
     constants: HashMap<(Class, u64), Slot>,
     specials: HashMap<Special, Slot>,
     variables: HashMap<String, (VariableSpace, u64)>,
+    flag: Option<Slot>,
 }
 
 /// How large a register file must be, and what lies in it at the start.
@@ -46,6 +47,7 @@ impl Names {
             constants: HashMap::new(),
             specials: HashMap::new(),
             variables: HashMap::new(),
+            flag: None,
         }
     }
 
@@ -117,6 +119,16 @@ impl Names {
         };
         self.constants.insert((class, bits), slot);
         Register { class, slot }
+    }
+
+    /// The carry flag.
+    pub fn flag(&mut self) -> Register {
+        let slot = match self.flag {
+            Some(slot) => slot,
+            None => self.fresh(Class::Predicate, 1),
+        };
+        self.flag = Some(slot);
+        Register { class: Class::Predicate, slot }
     }
 
     /// A register that nobody reads, for `_`.

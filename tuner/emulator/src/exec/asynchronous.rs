@@ -2,30 +2,21 @@
 
 use super::op::{Address, Wgmma};
 use super::registers::{Lanes, WARP};
-use crate::decode::{Descriptor, Register};
+use crate::decode::{Matrix, Register};
+use crate::memory::ThreadCopy;
 
-/// A `cp.async` of one lane that has not arrived.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PendingCopy {
-    pub lane: u32,
-    pub to: u64,
-    pub from: u64,
-    pub bytes: u32,
-    /// Number of the lane's group that it belongs to.
-    group: u32,
-}
-
-/// The copies of a warp, in the order in which they were issued. Each lane counts its own groups.
+/// The `cp.async` of a warp, in the order in which they were issued. Each lane counts its own groups.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
-    pending: Vec<PendingCopy>,
+pub(crate) struct Copies {
+    /// Lane, group, and the copy.
+    pending: Vec<(u32, u32, ThreadCopy)>,
     committed: [u32; WARP],
 }
 
 impl Copies {
-    pub fn issue(&mut self, lane: u32, to: u64, from: u64, bytes: u32) {
-        let group = self.committed[lane as usize];
-        self.pending.push(PendingCopy { lane, to, from, bytes, group });
+    pub fn issue(&mut self, copy: ThreadCopy) {
+        let lane = copy.stamp.lane_index();
+        self.pending.push((lane, self.committed[lane as usize], copy));
     }
 
     pub fn commit(&mut self, lanes: Lanes) {
@@ -35,11 +26,15 @@ impl Copies {
     }
 
     /// Takes out the copies that must have arrived where `lanes` wait until at most `left` groups are in flight.
-    pub fn arrived(&mut self, lanes: Lanes, left: u32) -> Vec<PendingCopy> {
+    pub fn arrived(&mut self, lanes: Lanes, left: u32) -> Vec<ThreadCopy> {
         let committed = self.committed;
-        let due =
-            |copy: &mut PendingCopy| lanes >> copy.lane & 1 == 1 && copy.group + left < committed[copy.lane as usize];
-        self.pending.extract_if(.., due).collect()
+        let due = |&mut (lane, group, _): &mut _| lanes >> lane & 1 == 1 && group + left < committed[lane as usize];
+        self.pending.extract_if(.., due).map(|(.., copy)| copy).collect()
+    }
+
+    /// Takes out all copies of a lane.
+    pub fn take_all(&mut self, lane: u32) -> Vec<ThreadCopy> {
+        self.pending.extract_if(.., |&mut (of, ..)| of == lane).map(|(.., copy)| copy).collect()
     }
 }
 
@@ -47,22 +42,25 @@ impl Copies {
 #[derive(Clone, Debug)]
 pub(super) struct PendingWgmma {
     pub op: Wgmma,
-    pub descriptor: Descriptor,
+    /// A, where it lies in shared memory.
+    pub a: Option<Matrix>,
+    pub b: Matrix,
     pub accumulate: bool,
-    group: u32,
+    pub group: u32,
 }
 
 /// The asynchronous MMAs of a warp.
 #[derive(Debug, Default)]
-pub(super) struct Wgmmas {
+pub(crate) struct Wgmmas {
     pending: Vec<PendingWgmma>,
     committed: u32,
-    pub fenced: bool,
+    pub(super) fenced: bool,
 }
 
 impl Wgmmas {
-    pub fn issue(&mut self, op: Wgmma, descriptor: Descriptor, accumulate: bool) {
-        self.pending.push(PendingWgmma { op, descriptor, accumulate, group: self.committed });
+    /// In the open group.
+    pub(super) fn issue(&mut self, wgmma: PendingWgmma) {
+        self.pending.push(PendingWgmma { group: self.committed, ..wgmma });
     }
 
     pub fn commit(&mut self) {
@@ -70,7 +68,7 @@ impl Wgmmas {
     }
 
     /// Takes out what must have happened where at most `left` groups may be in flight.
-    pub fn arrived(&mut self, left: u32) -> Vec<PendingWgmma> {
+    pub(super) fn arrived(&mut self, left: u32) -> Vec<PendingWgmma> {
         let committed = self.committed;
         self.pending.extract_if(.., |wgmma| wgmma.group + left < committed).collect()
     }

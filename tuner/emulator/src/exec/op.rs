@@ -1,6 +1,9 @@
 //! Operations with all operands resolved: what `decode` makes and a warp executes.
 
+use super::barrier::Barrier;
+use super::machine::{Blame, Machine};
 use super::registers::{Lanes, Registers};
+use super::warp::Stop;
 use crate::decode::{Register, RegisterPlan};
 use crate::error::{FaultKind, Space};
 use crate::read::SourceLine;
@@ -11,6 +14,9 @@ pub(crate) type Lanewise = Box<dyn Fn(&mut Registers, Lanes) + Send + Sync>;
 
 /// Work that lanes do together.
 pub(crate) type Collective = Box<dyn Fn(&mut Registers, Lanes) -> Result<(), FaultKind> + Send + Sync>;
+
+/// Work on registers and memory, for the given lanes. It may end a warp's turn.
+pub(crate) type Work = Box<dyn Fn(&mut Machine, Lanes) -> Result<Option<Stop>, Blame> + Send + Sync>;
 
 /// `[base + offset]`
 #[derive(Clone, Copy, Debug)]
@@ -30,35 +36,51 @@ pub(crate) struct Access {
     pub elements: Vec<Register>,
 }
 
-/// New value of a word in memory, from the old one and the operands.
-pub(crate) type AtomicFunction = fn(u32, u32, u32) -> u32;
+impl Access {
+    /// Bytes in all.
+    pub fn bytes(&self) -> u32 {
+        self.width * self.elements.len() as u32
+    }
 
-/// An atomic operation on a 32-bit word of global memory.
+    /// Element `i` of what was read, extended to 64 bits.
+    pub fn extended(&self, value: u128, i: usize) -> u64 {
+        let bits = 8 * self.width;
+        let above = 64 - bits;
+        let raw = ((value >> (bits * i as u32)) as u64) << above;
+        if self.signed { (raw as i64 >> above) as u64 } else { raw >> above }
+    }
+}
+
+/// Element types of `wgmma`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WgmmaType {
+    E4M3,
+    E5M2,
+    F16,
+    Bf16,
+}
+
+/// Where A of a `wgmma` lies; in shared memory by a matrix descriptor.
 #[derive(Clone, Debug)]
-pub(crate) struct Atomic {
-    pub address: Address,
-    pub function: AtomicFunction,
-    pub operands: [Register; 2],
-    /// Takes the old value.
-    pub old: Register,
+pub(crate) enum WgmmaA {
+    Registers(Vec<Register>),
+    Shared(Register),
 }
 
-/// `cp.async`: shared `to` from global `from`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AsyncCopy {
-    pub to: Address,
-    pub from: Address,
-    pub bytes: u32,
-}
-
-/// `wgmma.mma_async`: A in registers, B in shared memory.
+/// `wgmma.mma_async`, with B in shared memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Wgmma {
     pub d: Vec<Register>,
-    pub a: Vec<Register>,
+    pub a: WgmmaA,
     pub b: Register,
     /// Whether the accumulators are added to.
     pub accumulate: Register,
+    /// Of A and B.
+    pub types: [WgmmaType; 2],
+    /// Whether A and B in shared memory have K innermost.
+    pub k_major: [bool; 2],
+    /// Whether A and B count negative.
+    pub negated: [bool; 2],
 }
 
 /// Which lanes a warp-wide instruction needs.
@@ -78,25 +100,26 @@ pub(crate) enum Op {
         participants: Participants,
         work: Collective,
     },
+    Machine(Work),
     Load(Access),
     Store(Access),
-    Atomic(Atomic),
-    AsyncCopy(AsyncCopy),
     AsyncCommit,
     /// Waits until at most so many groups are in flight.
     AsyncWait(u32),
     /// Waits for all copies, those too that no group holds.
     AsyncWaitAll,
-    Wgmma(Wgmma),
+    Wgmma(Box<Wgmma>),
     WgmmaFence,
     WgmmaCommit,
     WgmmaWait(u32),
     /// Orders memory accesses of the device.
     Fence,
+    /// `fence.proxy.async`
+    ProxyFence,
     /// `bar.warp.sync`
     WarpBarrier(Register),
-    /// `bar.sync` of the barrier with that number.
-    Barrier(Register),
+    /// `bar` of several warps.
+    Barrier(Barrier),
     /// `reconverge` is where lanes that went different ways meet.
     Branch {
         target: usize,
@@ -125,6 +148,8 @@ pub(crate) struct Program {
     pub param_bytes: u32,
     /// Static shared memory, bytes; dynamic shared memory follows.
     pub shared_bytes: u32,
+    /// Local memory of a thread, bytes.
+    pub local_bytes: u32,
 }
 
 impl fmt::Debug for Program {

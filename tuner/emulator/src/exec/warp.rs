@@ -1,12 +1,16 @@
 //! A warp: 32 lanes in step, and a stack of the ways that they went.
 
 use super::asynchronous::{Copies, Wgmmas};
-use super::op::{Access, Address, AsyncCopy, Atomic, Op, Participants, Program, Step, Wgmma};
+use super::barrier::{Arrival, Barrier};
+use super::generic::Local;
+use super::machine::{Blame, Machine, blame, lanes_of};
+use super::op::{Access, Address, Op, Participants, Program, Step, Work};
 use super::registers::{Lanes, Registers, WARP};
 use super::special::Place;
-use crate::decode::{Descriptor, Register, run_wgmma};
+use super::wgmma;
+use crate::decode::Register;
 use crate::error::{Fault, FaultKind, Space};
-use crate::memory::{Memory, Shared, Stamp};
+use crate::memory::{Cursor, Memory, Shared, Stamp, ThreadCopy};
 use std::sync::atomic::{Ordering, fence};
 
 /// Instructions after which a warp is taken to wait for what never comes.
@@ -17,14 +21,18 @@ const WARP_LIMIT: u64 = 1 << 30;
 pub(crate) struct Environment<'a> {
     pub program: &'a Program,
     pub memory: &'a Memory,
+    /// Number of the launch.
+    pub launch: u64,
     pub params: &'a [u8],
 }
 
 /// Why a warp stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// It waits at the barrier of that number.
-    Barrier(u32),
+pub(crate) enum Stop {
+    /// It came to a barrier.
+    Barrier(Arrival),
+    /// It tested an mbarrier whose phase had not ended.
+    Poll,
     /// All lanes have exited.
     Done,
 }
@@ -43,35 +51,16 @@ pub(super) struct Warp {
     ways: Vec<Way>,
     /// Lanes that have not exited.
     live: Lanes,
-    /// Barriers of the warp so far, from 1.
-    time: u64,
+    local: Local,
     copies: Copies,
     wgmmas: Wgmmas,
-    /// Allocation of the last global access.
-    hint: usize,
+    hint: Cursor,
     pub instructions: u64,
     pub thread_instructions: u64,
 }
 
-/// A fault, and the lane to blame.
-type Blame = (FaultKind, Option<u32>);
-
-fn lanes_of(mut lanes: Lanes) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        (lanes != 0).then(|| {
-            let lane = lanes.trailing_zeros();
-            lanes &= lanes - 1;
-            lane as usize
-        })
-    })
-}
-
-fn blame(lane: usize) -> impl Fn(FaultKind) -> Blame {
-    move |kind| (kind, Some(lane as u32))
-}
-
 impl Warp {
-    pub fn new(program: &Program, place: Place) -> Self {
+    pub fn new(program: &Program, place: Place, hint: Cursor) -> Self {
         let plan = &program.registers;
         let mut registers = Registers {
             words: vec![[0; WARP]; plan.words],
@@ -89,13 +78,13 @@ impl Warp {
         let live = Lanes::MAX >> (32 - count);
         let ways = vec![Way { at: 0, reconverge: usize::MAX, lanes: live }];
         let (copies, wgmmas) = (Copies::default(), Wgmmas::default());
+        let local = Local::new(program.local_bytes);
         let (instructions, thread_instructions) = (0, 0);
-        Self { registers, place, ways, live, time: 1, copies, wgmmas, hint: 0, instructions, thread_instructions }
+        Self { registers, place, ways, live, local, copies, wgmmas, hint, instructions, thread_instructions }
     }
 
-    /// Runs until the next block barrier or the end.
-    pub fn run(&mut self, env: Environment, shared: &mut Shared, block_time: u64) -> Result<Stop, Box<Fault>> {
-        self.time += 1;
+    /// Runs until it must wait, or to the end.
+    pub fn run(&mut self, env: Environment, shared: &mut Shared) -> Result<Stop, Box<Fault>> {
         while let Some(&Way { at, reconverge, lanes }) = self.ways.last() {
             if lanes == 0 || at == reconverge {
                 self.ways.pop();
@@ -113,7 +102,7 @@ impl Warp {
             if active == 0 {
                 continue;
             }
-            let stop = self.step(env, shared, block_time, step, active);
+            let stop = self.step(env, shared, step, active);
             match stop.map_err(|(kind, lane)| self.fault(step, kind, lane))? {
                 Some(stop) => return Ok(stop),
                 None if self.instructions >= WARP_LIMIT => {
@@ -168,11 +157,10 @@ impl Warp {
         &mut self,
         env: Environment,
         shared: &mut Shared,
-        block_time: u64,
         step: &Step,
         active: Lanes,
     ) -> Result<Option<Stop>, Blame> {
-        let now = Stamp::new(self.place.warp, self.time, block_time);
+        let now = shared.clocks.now(self.place.warp as usize);
         if !matches!(step.op, Op::Wgmma(_)) && self.wgmmas.writes_any(&step.registers) {
             return Err((FaultKind::WgmmaPending, None));
         }
@@ -182,27 +170,36 @@ impl Warp {
                 self.check_participants(*participants, active)?;
                 work(&mut self.registers, active).map_err(|kind| (kind, None))?;
             }
+            Op::Machine(work) => return self.work(env, shared, now, work, active),
             Op::Load(access) => self.load(env, shared, now, access, active)?,
             Op::Store(access) => self.store(env, shared, now, access, active)?,
-            Op::Atomic(atomic) => self.atomic(env, atomic, active)?,
-            Op::AsyncCopy(copy) => self.issue_copy(env, shared, now, copy, active)?,
             Op::AsyncCommit => self.copies.commit(active),
             Op::AsyncWait(left) => self.wait_copies(env, shared, now, *left, active)?,
             Op::AsyncWaitAll => {
                 self.copies.commit(active);
                 self.wait_copies(env, shared, now, 0, active)?;
             }
-            Op::Wgmma(wgmma) => self.issue_wgmma(wgmma, active)?,
+            Op::Wgmma(op) => wgmma::issue(&mut self.machine(env, shared, now), op, active)?,
             Op::WgmmaFence => self.wgmmas.fenced = true,
             Op::WgmmaCommit => self.wgmmas.commit(),
-            Op::WgmmaWait(left) => self.wait_wgmmas(shared, now, *left)?,
-            Op::Fence => fence(Ordering::SeqCst),
+            Op::WgmmaWait(left) => {
+                wgmma::wait(&mut self.machine(env, shared, now), *left).map_err(|kind| (kind, None))?;
+            }
+            Op::Fence => {
+                fence(Ordering::SeqCst);
+                self.hint.fence();
+            }
+            Op::ProxyFence => shared.clocks.fence_proxy(self.place.warp as usize),
             Op::WarpBarrier(members) => {
                 self.check_participants(Participants::Members(*members), active)?;
                 // A barrier of some lanes counts for the whole warp: races of the others may go unseen.
-                self.time += 1;
+                shared.clocks.meet(self.place.warp as usize);
             }
-            Op::Barrier(number) => return self.barrier(*number, active).map(Some),
+            Op::Barrier(barrier) => {
+                let arrival = self.barrier(barrier, active)?;
+                shared.clocks.meet(self.place.warp as usize);
+                return Ok(Some(Stop::Barrier(arrival)));
+            }
             Op::Branch { target, reconverge } => self.branch(*target, *reconverge, active),
             Op::Exit => self.exit(active),
         }
@@ -222,12 +219,63 @@ impl Warp {
         self.ways.push(Way { at: target, reconverge, lanes: taken });
     }
 
-    fn barrier(&mut self, number: Register, active: Lanes) -> Result<Stop, Blame> {
+    fn barrier(&mut self, barrier: &Barrier, active: Lanes) -> Result<Arrival, Blame> {
         if active != self.live {
             return Err((FaultKind::DivergentBarrier { active, live: self.live }, None));
         }
         let lane = active.trailing_zeros() as usize;
-        Ok(Stop::Barrier(self.registers.bits(number.class, number.slot, lane) as u32))
+        let value = |register: Register| self.registers.bits(register.class, register.slot, lane) as u32;
+        let votes = barrier.reduction.map_or([0; 2], |reduction| {
+            let row = self.registers.predicates[reduction.vote.slot.0 as usize];
+            [active & if reduction.negated { !row } else { row }, active]
+        });
+        let (number, threads) = (value(barrier.number), barrier.threads.map(value));
+        Ok(Arrival { number, threads, waits: barrier.waits, votes })
+    }
+
+    /// The barrier at which the warp waited is complete, with so many votes for and so many voters.
+    pub fn leave_barrier(&mut self, program: &Program, [votes, voters]: [u32; 2]) {
+        let Op::Barrier(Barrier { reduction: Some(reduction), .. }) = &self.last_step(program).op else { return };
+        let result = u64::from((reduction.decide)(votes, voters));
+        for lane in lanes_of(self.live) {
+            self.registers.set_bits(reduction.d.class, reduction.d.slot, lane, result);
+        }
+    }
+
+    fn machine<'a>(&'a mut self, env: Environment<'a>, shared: &'a mut Shared, now: Stamp) -> Machine<'a> {
+        let Self { registers, local, copies, wgmmas, hint, .. } = self;
+        Machine { registers, shared, memory: env.memory, local, copies, wgmmas, now, hint }
+    }
+
+    fn work(
+        &mut self,
+        env: Environment,
+        shared: &mut Shared,
+        now: Stamp,
+        work: &Work,
+        active: Lanes,
+    ) -> Result<Option<Stop>, Blame> {
+        let stop = work(&mut self.machine(env, shared, now), active)?;
+        if stop == Some(Stop::Poll) {
+            self.yield_to_others();
+        }
+        Ok(stop)
+    }
+
+    /// Lanes that wait let the others of their warp go on: the lowest way whose lanes have no further way above.
+    fn yield_to_others(&mut self) {
+        let mut above = 0;
+        let mut lowest = None;
+        for (i, way) in self.ways.iter().enumerate().rev() {
+            if way.lanes != 0 && way.lanes & above == 0 {
+                lowest = Some(i);
+            }
+            above |= way.lanes;
+        }
+        if let Some(i) = lowest {
+            let way = self.ways.remove(i);
+            self.ways.push(way);
+        }
     }
 
     fn check_participants(&self, participants: Participants, active: Lanes) -> Result<(), Blame> {
@@ -261,7 +309,7 @@ impl Warp {
             let value = match access.space {
                 Space::Global => env.memory.load(address, bytes, &mut self.hint),
                 Space::Shared => shared.load(address, bytes, now.lane(lane as u32)),
-                Space::Param => load_param(env.params, address, bytes),
+                Space::Param | Space::Local => load_param(env.params, address, bytes),
             };
             let value = value.map_err(blame(lane))?;
             for (i, element) in access.elements.iter().enumerate() {
@@ -293,38 +341,9 @@ impl Warp {
             }
             let stored = match access.space {
                 Space::Shared => shared.store(address, bytes, value, now.lane(lane as u32)),
-                Space::Global | Space::Param => env.memory.store(address, bytes, value, &mut self.hint),
+                _ => env.memory.store(address, bytes, value, &mut self.hint),
             };
             stored.map_err(blame(lane))?;
-        }
-        Ok(())
-    }
-
-    fn atomic(&mut self, env: Environment, atomic: &Atomic, active: Lanes) -> Result<(), Blame> {
-        for lane in lanes_of(active) {
-            let address = self.address(&atomic.address, lane);
-            let [a, b] = atomic.operands.map(|operand| self.registers.words[operand.slot.0 as usize][lane]);
-            let old = env.memory.update(address, |old| (atomic.function)(old, a, b), &mut self.hint);
-            let old = old.map_err(blame(lane))?;
-            self.registers.words[atomic.old.slot.0 as usize][lane] = old;
-        }
-        Ok(())
-    }
-
-    fn issue_copy(
-        &mut self,
-        env: Environment,
-        shared: &mut Shared,
-        now: Stamp,
-        copy: &AsyncCopy,
-        active: Lanes,
-    ) -> Result<(), Blame> {
-        for lane in lanes_of(active) {
-            let (to, from) = (self.address(&copy.to, lane), self.address(&copy.from, lane));
-            // Read again when it arrives; a bad address shows here, at the instruction that has it.
-            env.memory.load(from, copy.bytes, &mut self.hint).map_err(blame(lane))?;
-            shared.begin_copy(to, copy.bytes, now.lane(lane as u32)).map_err(blame(lane))?;
-            self.copies.issue(lane as u32, to, from, copy.bytes);
         }
         Ok(())
     }
@@ -338,33 +357,9 @@ impl Warp {
         active: Lanes,
     ) -> Result<(), Blame> {
         for copy in self.copies.arrived(active, left) {
-            let arrived = env
-                .memory
-                .load(copy.from, copy.bytes, &mut self.hint)
-                .and_then(|value| shared.end_copy(copy.to, copy.bytes, value, now.lane(copy.lane)));
-            arrived.map_err(|kind| (kind, Some(copy.lane)))?;
-        }
-        Ok(())
-    }
-
-    fn issue_wgmma(&mut self, wgmma: &Wgmma, active: Lanes) -> Result<(), Blame> {
-        self.check_participants(Participants::All, active)?;
-        if !self.wgmmas.fenced {
-            return Err((FaultKind::WgmmaFence, None));
-        }
-        let bits = self.registers.bits(wgmma.b.class, wgmma.b.slot, 0);
-        let descriptor = Descriptor::new(bits).ok_or((FaultKind::Descriptor(bits), None))?;
-        let accumulate = self.registers.bits(wgmma.accumulate.class, wgmma.accumulate.slot, 0) == 1;
-        self.wgmmas.issue(wgmma.clone(), descriptor, accumulate);
-        Ok(())
-    }
-
-    fn wait_wgmmas(&mut self, shared: &mut Shared, now: Stamp, left: u32) -> Result<(), Blame> {
-        self.wgmmas.fenced = false;
-        for wgmma in self.wgmmas.arrived(left) {
-            let read = |address| shared.load(address, 16, now.whole_warp());
-            run_wgmma(&mut self.registers, &wgmma.op, wgmma.descriptor, wgmma.accumulate, read)
-                .map_err(|kind| (kind, None))?;
+            let lane = copy.stamp.lane_index();
+            let copy = ThreadCopy { stamp: now.lane(lane), ..copy };
+            copy.arrive(shared, env.memory, &mut self.hint).map_err(|kind| (kind, Some(lane)))?;
         }
         Ok(())
     }

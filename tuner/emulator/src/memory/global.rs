@@ -3,9 +3,11 @@
 //! Blocks run on several host threads, so words are atomic; relaxed accesses cost as much as plain ones.
 
 use super::check_alignment;
+use super::order::{Cursor, Marks, Releases};
 use crate::EmulationError;
 use crate::error::{FaultKind, Space};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// First address handed out.
 const FIRST: u64 = 0x7F00_0000_0000;
@@ -18,6 +20,11 @@ const GAP: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Memory {
     allocations: Vec<Allocation>,
+    /// Held while 8 bytes are replaced.
+    doubles: Mutex<()>,
+    /// How many launches there were.
+    launches: u64,
+    releases: Releases,
 }
 
 #[derive(Debug)]
@@ -27,6 +34,7 @@ struct Allocation {
     words: Vec<AtomicU32>,
     /// Of each word, a bit a byte: written.
     written: Vec<AtomicU8>,
+    marks: Marks,
 }
 
 impl Memory {
@@ -45,6 +53,7 @@ impl Memory {
             bytes: bytes as u64,
             words: (0..words).map(|_| AtomicU32::new(0)).collect(),
             written: (0..words).map(|_| AtomicU8::new(0)).collect(),
+            marks: Marks::new(words),
         });
         base
     }
@@ -85,21 +94,28 @@ impl Memory {
         if offset + bytes as u64 <= allocation.bytes { Ok((allocation, offset)) } else { Err(outside) }
     }
 
-    /// The allocation that holds an access; `hint` is where the last one was found.
-    fn find(&self, address: u64, bytes: u32, hint: &mut usize) -> Result<(&Allocation, u64), FaultKind> {
+    /// A launch begins, ordered after all that came before; its number.
+    pub(crate) fn begin_launch(&mut self) -> u64 {
+        self.launches = (self.launches + 1) % (1 << 16);
+        self.releases.clear();
+        self.launches
+    }
+
+    /// The allocation that holds an access, which is looked for first where the last one was found.
+    fn find(&self, address: u64, bytes: u32, hint: &mut Cursor) -> Result<(&Allocation, u64), FaultKind> {
         check_alignment(Space::Global, address, bytes)?;
         let holds = |a: &Allocation| address >= a.base && address - a.base + u64::from(bytes) <= a.bytes;
-        if !self.allocations.get(*hint).is_some_and(holds) {
-            *hint = self.allocations.partition_point(|a| a.base <= address).saturating_sub(1);
+        if !self.allocations.get(hint.allocation).is_some_and(holds) {
+            hint.allocation = self.allocations.partition_point(|a| a.base <= address).saturating_sub(1);
         }
-        match self.allocations.get(*hint) {
+        match self.allocations.get(hint.allocation) {
             Some(allocation) if holds(allocation) => Ok((allocation, address - allocation.base)),
             _ => Err(FaultKind::OutOfBounds { space: Space::Global, address, bytes }),
         }
     }
 
     /// Up to 16 bytes, lowest address in the lowest byte.
-    pub(crate) fn load(&self, address: u64, bytes: u32, hint: &mut usize) -> Result<u128, FaultKind> {
+    pub(crate) fn load(&self, address: u64, bytes: u32, hint: &mut Cursor) -> Result<u128, FaultKind> {
         let (allocation, offset) = self.find(address, bytes, hint)?;
         let uninitialised = |byte: u64| FaultKind::Uninitialised { space: Space::Global, address: address + byte };
         let word = (offset / 4) as usize;
@@ -110,6 +126,9 @@ impl Memory {
             if missing != 0 {
                 return Err(uninitialised(u64::from(missing.trailing_zeros()) - shift));
             }
+            if let Some(view) = &hint.view {
+                allocation.marks.read(word, address, view)?;
+            }
             let bits = allocation.words[word].load(Ordering::Relaxed) >> (8 * shift);
             return Ok(u128::from(bits & ((1 << (8 * bytes)) - 1)));
         }
@@ -119,33 +138,96 @@ impl Memory {
             if missing != 0 {
                 return Err(uninitialised(4 * i as u64 + u64::from(missing.trailing_zeros())));
             }
+            if let Some(view) = &hint.view {
+                allocation.marks.read(word + i, address + 4 * i as u64, view)?;
+            }
             value |= u128::from(allocation.words[word + i].load(Ordering::Relaxed)) << (32 * i);
         }
         Ok(value)
     }
 
     /// Writes up to 16 bytes.
-    pub(crate) fn store(&self, address: u64, bytes: u32, value: u128, hint: &mut usize) -> Result<(), FaultKind> {
+    pub(crate) fn store(&self, address: u64, bytes: u32, value: u128, hint: &mut Cursor) -> Result<(), FaultKind> {
         let (allocation, offset) = self.find(address, bytes, hint)?;
         if bytes < 4 {
+            if let Some(view) = &hint.view {
+                // Others may write to the word's other bytes.
+                allocation.marks.write((offset / 4) as usize, address, false, view)?;
+            }
             (0..u64::from(bytes)).for_each(|i| allocation.store_byte(offset + i, (value >> (8 * i)) as u8));
             return Ok(());
         }
         let word = (offset / 4) as usize;
         for i in 0..(bytes / 4) as usize {
-            allocation.words[word + i].store((value >> (32 * i)) as u32, Ordering::Relaxed);
+            let new = (value >> (32 * i)) as u32;
+            if let Some(view) = &hint.view {
+                let changes = allocation.words[word + i].load(Ordering::Relaxed) != new;
+                allocation.marks.write(word + i, address + 4 * i as u64, changes, view)?;
+            }
+            allocation.words[word + i].store(new, Ordering::Relaxed);
             allocation.written[word + i].store(15, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Replaces a word by `f` of it in one step; the old word.
-    pub(crate) fn update(&self, address: u64, f: impl Fn(u32) -> u32, hint: &mut usize) -> Result<u32, FaultKind> {
-        self.load(address, 4, hint)?;
-        let (allocation, offset) = self.find(address, 4, hint)?;
+    /// Bytes of a bulk copy, a multiple of 16 of them.
+    pub(crate) fn load_bytes(&self, address: u64, bytes: u32) -> Result<Vec<u8>, FaultKind> {
+        self.check(address, bytes)?;
+        let mut data = Vec::with_capacity(bytes as usize);
+        for at in (0..u64::from(bytes)).step_by(16) {
+            data.extend(self.load(address + at, 16, &mut Cursor::default())?.to_le_bytes());
+        }
+        Ok(data)
+    }
+
+    /// Writes what [`Self::load_bytes`] read, or its like.
+    pub(crate) fn store_bytes(&self, address: u64, data: &[u8]) -> Result<(), FaultKind> {
+        let chunks = data.as_chunks::<16>().0;
+        chunks.iter().zip(0..).try_for_each(|(&chunk, i)| {
+            self.store(address + 16 * i, 16, u128::from_le_bytes(chunk), &mut Cursor::default())
+        })
+    }
+
+    /// Whether one allocation holds all these bytes.
+    pub(crate) fn check(&self, address: u64, bytes: u32) -> Result<(), FaultKind> {
+        let outside = FaultKind::OutOfBounds { space: Space::Global, address, bytes };
+        self.host_range(address, bytes as usize).map(|_| ()).map_err(|_| outside)
+    }
+
+    /// Replaces 2, 4 or 8 bytes by `f` of them in one step; the old bytes. Atomic operations do not race, with
+    /// one another or with others: they are what orders.
+    pub(crate) fn update(
+        &self,
+        address: u64,
+        bytes: u32,
+        f: impl Fn(u64) -> u64,
+        hint: &mut Cursor,
+    ) -> Result<u64, FaultKind> {
+        let mut unchecked = Cursor { allocation: hint.allocation, view: None };
+        let old = self.replace(address, bytes, f, &mut unchecked)?;
+        hint.allocation = unchecked.allocation;
+        if let Some(view) = &hint.view {
+            self.releases.meet(address, view);
+        }
+        Ok(old)
+    }
+
+    fn replace(&self, address: u64, bytes: u32, f: impl Fn(u64) -> u64, hint: &mut Cursor) -> Result<u64, FaultKind> {
+        if bytes == 8 {
+            // Two words: one thread at a time.
+            let _guard = self.doubles.lock().unwrap_or_else(PoisonError::into_inner);
+            let old = self.load(address, 8, hint)? as u64;
+            self.store(address, 8, u128::from(f(old)), hint)?;
+            return Ok(old);
+        }
+        self.load(address, bytes, hint)?;
+        let (allocation, offset) = self.find(address, bytes, hint)?;
+        let (shift, mask) = (8 * (offset % 4), u64::from(u32::MAX) >> (32 - 8 * bytes));
+        let part = |word: u32| u64::from(word) >> shift & mask;
+        let replaced = |word: u32| u64::from(word) & !(mask << shift) | (f(part(word)) & mask) << shift;
         let word = &allocation.words[(offset / 4) as usize];
-        let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |old| Some(f(old)));
-        Ok(old.unwrap_or_else(|unchanged| unchanged))
+        let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |old| Some(replaced(old) as u32));
+        Ok(part(old.unwrap_or_else(|unchanged| unchanged)))
     }
 }
 
@@ -172,7 +254,7 @@ mod tests {
     fn bytes_and_words_are_the_same_memory() {
         let mut memory = Memory::new();
         let at = memory.alloc_with(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        let mut hint = 0;
+        let mut hint = Cursor::default();
         assert_eq!(memory.load(at, 8, &mut hint), Ok(0x0807_0605_0403_0201));
         assert_eq!(memory.load(at + 6, 2, &mut hint), Ok(0x0807));
         memory.store(at + 3, 1, 0xAA, &mut hint).unwrap();
@@ -184,7 +266,7 @@ mod tests {
     fn the_end_of_an_allocation_is_the_end() {
         let mut memory = Memory::new();
         let (first, second) = (memory.alloc(10), memory.alloc_with(&[0; 4]));
-        let mut hint = 0;
+        let mut hint = Cursor::default();
         assert!(memory.store(first + 8, 2, 0, &mut hint).is_ok());
         for (address, bytes) in [(first + 8, 4), (first + 10, 1), (second + 4, 4), (second - 4, 4), (0, 4)] {
             let fault = FaultKind::OutOfBounds { space: Space::Global, address, bytes };
@@ -197,7 +279,7 @@ mod tests {
     fn reads_of_what_nobody_wrote_name_the_byte() {
         let mut memory = Memory::new();
         let at = memory.alloc(16);
-        let mut hint = 0;
+        let mut hint = Cursor::default();
         memory.store(at, 4, 0, &mut hint).unwrap();
         memory.store(at + 4, 2, 0, &mut hint).unwrap();
         let missing = FaultKind::Uninitialised { space: Space::Global, address: at + 6 };

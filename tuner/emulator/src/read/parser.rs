@@ -113,7 +113,7 @@ impl Parser<'_> {
                 let kernel = self.kernel()?;
                 syntax.kernels.push(kernel);
             }
-            ".global" | ".shared" => {
+            ".global" | ".const" | ".shared" => {
                 let variable = self.variable(word)?;
                 self.expect(';')?;
                 syntax.variables.push(variable);
@@ -178,16 +178,22 @@ impl Parser<'_> {
     /// The declaration after `.global`, `.shared` or `.param`, up to but without its end.
     fn variable(&mut self, space: &str) -> Result<Variable> {
         let space = match space {
-            ".global" => VariableSpace::Global,
+            ".global" | ".const" => VariableSpace::Global,
+            ".local" => VariableSpace::Local,
             ".shared" => VariableSpace::Shared,
             ".param" => VariableSpace::Param,
             _ => return self.error(&format!("no variables in `{space}`")),
         };
         let mut align = None;
         let mut element = 0;
+        let mut of_pointee = false;
         let name = loop {
             let word = self.expect_word()?;
             match word.as_str() {
+                // What follows is said of what the parameter points to.
+                ".ptr" => of_pointee = true,
+                ".global" | ".shared" | ".const" | ".local" if of_pointee => {}
+                ".align" if of_pointee => drop(self.size()?),
                 ".align" => align = Some(self.size()?),
                 _ if word.starts_with('.') => element = self.element_bytes(&word)?,
                 _ => break word,
@@ -252,7 +258,7 @@ impl Parser<'_> {
             ".loc" => self.location(line)?,
             ".pragma" => self.skip_line(line),
             ".reg" => return self.registers(line).map(Some),
-            ".shared" => {
+            ".shared" | ".local" => {
                 let variable = self.variable(&word)?;
                 self.expect(';')?;
                 return Ok(Some(Statement::Variable(variable)));

@@ -26,6 +26,7 @@ pub(crate) struct Kernel {
 pub(crate) enum VariableSpace {
     Global,
     Shared,
+    Local,
     Param,
 }
 

@@ -6,13 +6,15 @@ use nvkv_emulator::{EmulationError, Fault, Memory, Module, launch};
 /// Words that a thread reads into `%r0` to `%r3`.
 pub type Input = [u32; 4];
 
-/// The kernel whose threads run `body`, which leaves its result in `%r9`.
+/// The kernel whose threads run `body`, which leaves its result in `%r9`. There is shared memory `room`, and global
+/// memory `cells`.
 pub fn kernel(target: &str, body: &str) -> String {
     format!(
         "
 .version 9.0
 .target {target}
 .address_size 64
+.global .align 16 .b8 cells[256];
 .visible .entry k(.param .u64 in, .param .u64 out)
 {{
     .reg .pred %p<8>;

@@ -1,0 +1,227 @@
+//! f32 and f64 arithmetic in every rounding, flushed and saturated.
+
+use super::context::{Context, Decoded};
+use super::float::{canonical, canonical64, flush, maximum, minimum};
+use super::lanewise::{map1, map2, map3};
+use super::round::{F32, Mode, directed, odd_quotient, odd_root, odd_sum, sum};
+
+/// What stands between an operation and its type.
+#[derive(Clone, Copy)]
+struct Modifiers {
+    mode: Mode,
+    flush: bool,
+    saturate: bool,
+}
+
+impl Modifiers {
+    /// Where all words are known.
+    fn new(words: &[&str]) -> Option<Self> {
+        let mut all = Self { mode: Mode::Nearest, flush: false, saturate: false };
+        for &word in words {
+            match word {
+                "ftz" => all.flush = true,
+                "sat" => all.saturate = true,
+                "rn" | "rz" | "rm" | "rp" => all.mode = Mode::named(word)?,
+                _ => return None,
+            }
+        }
+        Some(all)
+    }
+
+    fn input(self, value: f32) -> f64 {
+        f64::from(if self.flush { flush(value) } else { value })
+    }
+
+    /// The f32 of an f64 that is exact, or rounded to odd.
+    fn result(self, value: f64) -> f32 {
+        let rounded = canonical(F32.round(value, self.mode) as f32);
+        let rounded = if self.flush { flush(rounded) } else { rounded };
+        if self.saturate { saturated(rounded) } else { rounded }
+    }
+}
+
+/// To 0 to 1; NaN to 0.
+pub(super) fn saturated(value: f32) -> f32 {
+    if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 }
+}
+
+pub(super) fn decode(context: &mut Context) -> Decoded {
+    let form = context.form.clone();
+    match form.as_slice() {
+        [operation, words @ .., "f32"] => single(context, operation, words),
+        [operation, words @ .., "f64"] => double(context, operation, words),
+        _ => Ok(None),
+    }
+}
+
+fn single(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
+    let Some(m) = Modifiers::new(words) else { return approximate(context, operation, words) };
+    match operation {
+        "add" => map2(context, move |a: f32, b: f32| m.result(odd_sum(m.input(a), m.input(b), m.mode))),
+        "sub" => map2(context, move |a: f32, b: f32| m.result(odd_sum(m.input(a), -m.input(b), m.mode))),
+        "mul" => map2(context, move |a: f32, b: f32| m.result(m.input(a) * m.input(b))),
+        // The product of two f32 is exact.
+        "fma" | "mad" => {
+            map3(context, move |a: f32, b: f32, c: f32| m.result(odd_sum(m.input(a) * m.input(b), m.input(c), m.mode)))
+        }
+        "div" => map2(context, move |a: f32, b: f32| m.result(odd_quotient(m.input(a), m.input(b)))),
+        "rcp" => map1(context, move |a: f32| m.result(odd_quotient(1.0, m.input(a)))),
+        "sqrt" => map1(context, move |a: f32| m.result(odd_root(m.input(a)))),
+        "min" => map2(context, move |a: f32, b: f32| minimum(m.input(a) as f32, m.input(b) as f32)),
+        "max" => map2(context, move |a: f32, b: f32| maximum(m.input(a) as f32, m.input(b) as f32)),
+        "abs" => map1(context, move |a: f32| canonical((m.input(a) as f32).abs())),
+        "neg" => map1(context, move |a: f32| canonical(-(m.input(a) as f32))),
+        "copysign" => map2(context, |a: f32, b: f32| b.copysign(a)),
+        _ => Ok(None),
+    }
+}
+
+/// Approximations are computed in f64 and rounded once; `float` says how far a GPU's may be.
+fn approximate(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
+    if operation == "min" || operation == "max" {
+        return extremum(context, operation, words);
+    }
+    if operation == "testp" {
+        return test(context, words);
+    }
+    let m = match words {
+        ["approx" | "full"] => Modifiers::new(&[]),
+        ["approx" | "full", "ftz"] => Modifiers::new(&["ftz"]),
+        _ => None,
+    };
+    let Some(m) = m else { return Ok(None) };
+    let function: fn(f64) -> f64 = match (operation, words[0]) {
+        ("div", _) => return map2(context, move |a: f32, b: f32| m.result(m.input(a) / m.input(b))),
+        ("ex2", "approx") => f64::exp2,
+        ("lg2", "approx") => f64::log2,
+        ("rcp", "approx") => f64::recip,
+        ("sqrt", "approx") => f64::sqrt,
+        ("rsqrt", "approx") => |a| 1.0 / a.sqrt(),
+        ("sin", "approx") => f64::sin,
+        ("cos", "approx") => f64::cos,
+        ("tanh", "approx") => f64::tanh,
+        _ => return Ok(None),
+    };
+    map1(context, move |a: f32| m.result(function(m.input(a))))
+}
+
+/// `min` and `max` that pass NaN on, or take the sign that the operands' signs make.
+fn extremum(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
+    let (mut flushes, mut keeps_nan, mut xor) = (false, false, false);
+    for &word in words {
+        match word {
+            "ftz" => flushes = true,
+            "NaN" => keeps_nan = true,
+            "xorsign" | "abs" => xor = true,
+            _ => return Ok(None),
+        }
+    }
+    let larger = operation == "max";
+    map2(context, move |a: f32, b: f32| {
+        let [a, b] = [a, b].map(|x| if flushes { flush(x) } else { x });
+        let sign = a.to_bits() ^ b.to_bits();
+        let [x, y] = if xor { [a.abs(), b.abs()] } else { [a, b] };
+        if keeps_nan && (a.is_nan() || b.is_nan()) {
+            return canonical(f32::NAN);
+        }
+        let value = if larger { maximum(x, y) } else { minimum(x, y) };
+        if xor && !value.is_nan() { value.copysign(f32::from_bits(sign)) } else { value }
+    })
+}
+
+fn test(context: &mut Context, words: &[&str]) -> Decoded {
+    let is: fn(f32) -> bool = match words {
+        ["finite"] => f32::is_finite,
+        ["infinite"] => f32::is_infinite,
+        ["number"] => |a| !a.is_nan(),
+        ["notanumber"] => f32::is_nan,
+        ["normal"] => f32::is_normal,
+        ["subnormal"] => f32::is_subnormal,
+        _ => return Ok(None),
+    };
+    map1(context, is)
+}
+
+fn double(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
+    let Some(Modifiers { mode, flush: false, saturate: false }) = Modifiers::new(words) else {
+        return double_other(context, operation, words);
+    };
+    match operation {
+        "add" => map2(context, move |a: f64, b: f64| added(a, b, mode)),
+        "sub" => map2(context, move |a: f64, b: f64| added(a, -b, mode)),
+        "mul" => map2(context, move |a: f64, b: f64| {
+            let product = a * b;
+            canonical64(directed(product, a.mul_add(b, -product), mode))
+        }),
+        "fma" | "mad" => map3(context, move |a: f64, b: f64, c: f64| fused(a, b, c, mode)),
+        "div" => map2(context, move |a: f64, b: f64| divided(a, b, mode)),
+        "rcp" => map1(context, move |a: f64| divided(1.0, a, mode)),
+        "sqrt" => map1(context, move |a: f64| {
+            let root = a.sqrt();
+            canonical64(directed(root, (-root).mul_add(root, a), mode))
+        }),
+        "min" => map2(context, |a: f64, b: f64| extreme64(a, b, false)),
+        "max" => map2(context, |a: f64, b: f64| extreme64(a, b, true)),
+        "abs" => map1(context, f64::abs),
+        "neg" => map1(context, |a: f64| -a),
+        "copysign" => map2(context, |a: f64, b: f64| b.copysign(a)),
+        _ => Ok(None),
+    }
+}
+
+fn double_other(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
+    let is: fn(f64) -> bool = match (operation, words) {
+        ("testp", ["finite"]) => f64::is_finite,
+        ("testp", ["infinite"]) => f64::is_infinite,
+        ("testp", ["number"]) => |a| !a.is_nan(),
+        ("testp", ["notanumber"]) => f64::is_nan,
+        ("testp", ["normal"]) => f64::is_normal,
+        ("testp", ["subnormal"]) => f64::is_subnormal,
+        _ => return Ok(None),
+    };
+    map1(context, is)
+}
+
+fn added(a: f64, b: f64, mode: Mode) -> f64 {
+    let (value, error) = sum(a, b);
+    if value == 0.0 && a != 0.0 && mode == Mode::Down { -0.0 } else { canonical64(directed(value, error, mode)) }
+}
+
+/// What a fused result misses is put together from the product's and the sum's own errors.
+fn fused(a: f64, b: f64, c: f64, mode: Mode) -> f64 {
+    let nearest = a.mul_add(b, c);
+    if mode == Mode::Nearest || !nearest.is_finite() {
+        return canonical64(nearest);
+    }
+    let product = a * b;
+    let product_error = a.mul_add(b, -product);
+    let (total, total_error) = sum(product, c);
+    directed(nearest, (total - nearest) + (total_error + product_error), mode)
+}
+
+fn divided(a: f64, b: f64, mode: Mode) -> f64 {
+    let quotient = a / b;
+    canonical64(directed(quotient, (-quotient).mul_add(b, a) * b.signum(), mode))
+}
+
+/// Of a number and NaN the number; of two zeros that with the sign that is asked for.
+fn extreme64(a: f64, b: f64, larger: bool) -> f64 {
+    match (a.is_nan(), b.is_nan()) {
+        (true, _) => canonical64(b),
+        (_, true) => a,
+        _ if a == b => {
+            if a.is_sign_negative() == larger {
+                b
+            } else {
+                a
+            }
+        }
+        _ => {
+            if (a > b) == larger {
+                a
+            } else {
+                b
+            }
+        }
+    }
+}
