@@ -2,6 +2,14 @@
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+// `count` strides further: one wide multiply-add, which a compiler that sees the sum takes apart. Page and token strides
+// are below 4 GiB.
+__device__ __forceinline__ const u8* advance(const u8* from, u32 count, long long stride) {
+    const u8* to;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(to) : "r"(count), "r"((u32)stride), "l"(from));
+    return to;
+}
+
 // Asynchronous copy of BYTES (4, 8 or 16), aligned to BYTES on both sides.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(u32 to, const void* from) {
@@ -31,6 +39,9 @@ __device__ __forceinline__ void load_global(u32* to, const void* from) {
         asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
 }
+
+__device__ __forceinline__ void store_shared(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
+__device__ __forceinline__ void store_shared_byte(u32 to, u32 byte) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(byte) : "memory"); }
 
 // WORDS 32-bit words from shared memory, same alignment.
 template <int WORDS>

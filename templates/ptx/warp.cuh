@@ -7,6 +7,13 @@ __device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 selector) {
     return out;
 }
 
+// Sum of the products of four unsigned bytes, plus c: picks and scales a byte by the multiplier, not the ALU pipe.
+__device__ __forceinline__ u32 byte_product(u32 a, u32 b, u32 c) {
+    u32 out;
+    asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+
 // Transpose of the 8x8 matrix of 16-bit elements that the warp holds as an MMA fragment.
 __device__ __forceinline__ u32 transpose_8x8(u32 fragment) {
     u32 out;

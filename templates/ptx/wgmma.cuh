@@ -15,13 +15,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 shared_address, u32 k_stride
 
 // d[N / 8][4] = (accumulate ? d : 0) + A[64, 32] B[32, N].
 template <int N>
-__device__ __forceinline__ void wgmma_e4m3(float (&d)[N / 8][4], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int accumulate) {
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[N / 8][4], const u32 (&a)[4], u64 b, int accumulate) {
     if constexpr (N == 8)
         asm volatile(
             "{ .reg .pred p; setp.ne.b32 p, %9, 0;\n"
             "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1; }"
             : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
     if constexpr (N == 16)
         asm volatile(
             "{ .reg .pred p; setp.ne.b32 p, %13, 0;\n"
@@ -29,7 +29,7 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[N / 8][4], u32 a0, u32 a1,
             "{%8, %9, %10, %11}, %12, p, 1, 1; }"
             : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
               "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
     if constexpr (N == 32)
         asm volatile(
             "{ .reg .pred p; setp.ne.b32 p, %21, 0;\n"
@@ -39,5 +39,5 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[N / 8][4], u32 a0, u32 a1,
               "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
               "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
               "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }

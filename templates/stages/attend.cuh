@@ -1,14 +1,13 @@
 // The main loop of a warp: tiles of this split, WARPS apart.
 
-// One tile whose K and V blocks come from `source.k(b)` and `source.v(b)`.
+// One tile whose K and V blocks come from `source.k(b)` and `source.v(b)`; V is zero at or past kv_len.
 template <typename Source>
 __device__ __forceinline__ void attend_tile(const Work& work, Lane lane, u32 table, u32 shared_q, const Queries& q, Source& source, int token, State& state) {
-    Scores s[BLOCKS], second[BLOCKS];
+    Scores chains[BLOCKS][CHAINS], s[BLOCKS];
 #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) start_scores(source.k(b), table, shared_q, q, s[b], second[b]);
-    finish_scores(s, second);
-    const bool tail = token + TILE > visible_tokens(work, 0);
-    if (tail)
+    for (int b = 0; b < BLOCKS; b++) start_scores(source.k(b), table, shared_q, q, chains[b]);
+    finish_scores(chains, s);
+    if (token + TILE > visible_tokens(work, 0))
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) mask_scores(work, lane, token + 16 * b, s[b]);
     raise_max(q, s, state);
@@ -16,8 +15,6 @@ __device__ __forceinline__ void attend_tile(const Work& work, Lane lane, u32 tab
     for (int b = 0; b < BLOCKS; b++) {
         u32 p[Q_BLOCKS][P_REGISTERS];
         exponentials(q, s[b], state, p);
-        VBlock v = source.v(b);
-        if (tail) mask_values(work, lane, token + 16 * b, v);
-        add_values<0>(v, table, p, state);
+        add_values<0>(source.v(b), table, p, state);
     }
 }

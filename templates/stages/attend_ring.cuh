@@ -21,13 +21,14 @@ struct Feed {
     u32 ring, write;                                    // first stage; stage that the next tile goes to
     int page, token;                                    // of the next tile to copy
     int begin;                                          // of the block's step that the tile belongs to
+    Origins origins;
 
     __device__ __forceinline__ u32 following(u32 stage) const { return stage + TILE_BYTES == ring + STAGES * TILE_BYTES ? ring : stage + TILE_BYTES; }
 
     // One group a tile, an empty one past the end, so that the count of groups in flight stays the same.
-    __device__ __forceinline__ void copy_next(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane) {
+    __device__ __forceinline__ void copy_next(const DecodeParams& p, const Work& work, Lane lane) {
         if (begin < work.end) {
-            copy_tile(p, cache, lane, page, token, write);
+            copy_tile(p, origins, lane, page, token, write);
             page = load_page(work, lane, token + STEP);
         }
         copy_commit();
@@ -37,11 +38,12 @@ struct Feed {
 
     __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 rings) {
         write = ring = rings + threadIdx.x / 32 * STAGES * TILE_BYTES;
+        origins.start(p, cache, lane);
         begin = work.begin;
         token = work.begin + threadIdx.x / 32 * TILE;
         page = begin < work.end ? load_page(work, lane, token) : 0;
 #pragma unroll
-        for (int i = 0; i < STAGES - 1; i++) copy_next(p, work, cache, lane);
+        for (int i = 0; i < STAGES - 1; i++) copy_next(p, work, lane);
     }
 };
 
@@ -52,7 +54,8 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, 
     for (int begin = work.begin; begin < work.end; begin += Feed::STEP, token += Feed::STEP) {
         copy_wait<STAGES - 2>();
         __syncwarp();                                   // every lane's copies have landed, and the oldest stage is free
-        feed.copy_next(p, work, cache, lane);
+        feed.copy_next(p, work, lane);
+        if (token + TILE > work.kv_len) clear_past_end(work, lane, token, read);
         RingSource source = {read, lane};
         attend_tile(work, lane, table, shared_q, q, source, token, state);
         read = feed.following(read);

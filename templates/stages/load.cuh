@@ -22,15 +22,11 @@ __device__ __forceinline__ int load_page(const Work& work, Lane lane, int token)
     return work.pages[min(index, (work.kv_len - 1) / PAGE)];
 }
 
-// Page and token-in-page of token `i` of the tile at `token`.
-struct Place {
-    long long page;
-    int token;
-};
-__device__ __forceinline__ Place locate(int page, int token, int i) {
-    const int in_page = PAGES_A_TILE == 1 ? (token % PAGE) + i : i % PAGE;
-    return {PAGES_A_TILE == 1 ? page : __shfl_sync(0xFFFFFFFF, page, i / PAGE), in_page};
-}
+// Page of token `i` of a tile.
+__device__ __forceinline__ int page_of(int page, int i) { return PAGES_A_TILE == 1 ? page : __shfl_sync(0xFFFFFFFF, page, i / PAGE); }
+// Place in its page of token `i` of the tile at `token`.
+__device__ __forceinline__ int token_in_page(int token, int i) { return PAGES_A_TILE == 1 ? token % PAGE + i : i % PAGE; }
+
 
 // Byte offset of byte `byte` of row `row` in a stage: swizzled in lines of 128 bytes so that neither the K reads (rows
 // r, r + 4 of one instruction) nor the V reads (rows r..r + 3) meet in a bank. Only the row's low three bits matter, so

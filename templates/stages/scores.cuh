@@ -8,7 +8,7 @@ __device__ __forceinline__ void k_word_to_f16(const KBlock& k, u32 table, int ha
     constexpr int SCALE = K_CHUNK_SCALES ? W % K_CHUNK_WORDS / 2 : 0;   // of the chunk's scales: two words a block
     const u32 word = k.words[half][W];
     if constexpr (K_DEQUANT == Dequant::table) {
-        const uint2 bytes = pick_e4m3(table_entry(table, k.scales[half][W / 2]), word);
+        const uint2 bytes = pick_e4m3(table_entry(table, k.scales[half][W / K_CHUNK_WORDS], SCALE), word);
         out[0] = e4m3x2_to_f16x2(bytes.x), out[1] = e4m3x2_hi_to_f16x2(bytes.x);
         out[2] = e4m3x2_to_f16x2(bytes.y), out[3] = e4m3x2_hi_to_f16x2(bytes.y);
     } else if constexpr (K_FORMAT == Format::fp8_e4m3) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void k_word_to_f16(const KBlock& k, u32 table, int ha
 template <int STEP>
 __device__ __forceinline__ uint2 k_step_to_e4m3(const KBlock& k, u32 table, int half) {
     if constexpr (K_DEQUANT == Dequant::table) {
-        return pick_e4m3(table_entry(table, k.scales[half][STEP / 2]), k.words[half][STEP]);
+        return pick_e4m3(table_entry(table, k.scales[half][STEP / K_CHUNK_WORDS], STEP % K_CHUNK_WORDS / 2), k.words[half][STEP]);
     }
     return {k.words[half][2 * STEP], k.words[half][2 * STEP + 1]};
 }
@@ -76,53 +76,62 @@ __device__ __forceinline__ void score_steps_e4m3(const KBlock& k, u32 table, con
     if constexpr (STEP + 1 < Q_E4M3_STEPS) score_steps_e4m3<STEP + 1>(k, table, q, s);
 }
 
+// wgmma's A operand of a 16-token block: E4M3 bytes of all steps.
+typedef u32 Operand[Q_E4M3_STEPS][4];
+
 template <int STEP>
-__device__ __forceinline__ void k_to_e4m3(const KBlock& k, u32 table, u32 (&a)[Q_E4M3_STEPS][4]) {
+__device__ __forceinline__ void k_to_e4m3(const KBlock& k, u32 table, Operand& a) {
     const uint2 low = k_step_to_e4m3<STEP>(k, table, 0), high = k_step_to_e4m3<STEP>(k, table, 1);
     a[STEP][0] = low.x, a[STEP][1] = high.x, a[STEP][2] = low.y, a[STEP][3] = high.y;
     if constexpr (STEP + 1 < Q_E4M3_STEPS) k_to_e4m3<STEP + 1>(k, table, a);
 }
 
-// Hopper's FP8 tensor cores keep 13 fraction bits while they accumulate: a chain of steps longer than this is cut, and
-// its two halves added in fp32. At head dim 256 the scores would else be off by 1.5e-3.
-constexpr int WGMMA_CHAIN = 4;
-constexpr bool TWO_CHAINS = K_MMA == Mma::wgmma && Q_E4M3_STEPS > WGMMA_CHAIN;
+// Hopper's FP8 tensor cores keep 13 fraction bits while they accumulate: sums are cut into chains of so many steps, and
+// the chains added in fp32. With chains of 128 elements log-sum-exps were off by more than 1e-3 of their size.
+constexpr int CHAIN_STEPS = 2;
+constexpr int CHAINS = K_MMA == Mma::wgmma ? (Q_E4M3_STEPS + CHAIN_STEPS - 1) / CHAIN_STEPS : 1;
+
+__device__ __forceinline__ void clear_scores(Scores& s) {
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int b = 0; b < Q_BLOCKS; b++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[h][b][i] = 0.0f;
+}
 
 // Starts S for one 16-token block; with wgmma the scores are there after finish_scores.
-__device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 shared_q, const Queries& q, Scores& s, Scores& second) {
-    if constexpr (K_MMA != Mma::wgmma) {
-#pragma unroll
-        for (int h = 0; h < HALVES; h++)
-#pragma unroll
-            for (int b = 0; b < Q_BLOCKS; b++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) s[h][b][i] = 0.0f;
-    }
-    if constexpr (K_MMA == Mma::f16) score_words_f16<0>(k, table, q, s);
-    if constexpr (K_MMA == Mma::e4m3) score_steps_e4m3<0>(k, table, q, s);
+__device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 shared_q, const Queries& q, Scores (&chains)[CHAINS]) {
+    if constexpr (K_MMA != Mma::wgmma) clear_scores(chains[0]);
+    if constexpr (K_MMA == Mma::f16) score_words_f16<0>(k, table, q, chains[0]);
+    if constexpr (K_MMA == Mma::e4m3) score_steps_e4m3<0>(k, table, q, chains[0]);
     if constexpr (K_MMA == Mma::wgmma) {
-        u32 a[Q_E4M3_STEPS][4];
+        Operand a;
         k_to_e4m3<0>(k, table, a);
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < Q_E4M3_STEPS; step++) {
             const u64 b = wgmma_descriptor(shared_q + step * 2 * Q_BLOCKS * 128, Q_BLOCKS * 128, 128);
-            Scores& chain = step < WGMMA_CHAIN ? s : second;
-            wgmma_e4m3<8 * Q_BLOCKS>(chain[0], a[step][0], a[step][1], a[step][2], a[step][3], b, step % WGMMA_CHAIN > 0);
+            wgmma_e4m3<8 * Q_BLOCKS>(chains[step / CHAIN_STEPS][0], a[step], b, step % CHAIN_STEPS > 0);
         }
         wgmma_commit();
     }
 }
 
-__device__ __forceinline__ void finish_scores(Scores (&s)[BLOCKS], const Scores (&second)[BLOCKS]) {
+__device__ __forceinline__ void finish_scores(const Scores (&chains)[BLOCKS][CHAINS], Scores (&s)[BLOCKS]) {
     if constexpr (K_MMA == Mma::wgmma) wgmma_wait();
-    if constexpr (TWO_CHAINS)
 #pragma unroll
-        for (int n = 0; n < BLOCKS; n++)
+    for (int n = 0; n < BLOCKS; n++)
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
 #pragma unroll
             for (int b = 0; b < Q_BLOCKS; b++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) s[n][0][b][i] += second[n][0][b][i];
+                for (int i = 0; i < 4; i++) {
+                    s[n][h][b][i] = chains[n][0][h][b][i];
+#pragma unroll
+                    for (int c = 1; c < CHAINS; c++) s[n][h][b][i] += chains[n][c][h][b][i];
+                }
 }
 
 // Tokens that a query row does not see get -inf: past kv_len, or after the row's own new token. Rows past kv_len

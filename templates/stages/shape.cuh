@@ -32,9 +32,6 @@ constexpr int K_CHUNK_WORDS = K_CHUNK / 4;
 constexpr int K_WORDS = K_CHUNKS * K_CHUNK_WORDS;
 constexpr int K_CHUNK_ELEMENTS = K_CHUNK_WORDS * word_elements(K_FORMAT);
 constexpr int K_CHUNK_SCALES = K_SCALES ? K_CHUNK_ELEMENTS / 16 : 0;
-// The table is indexed by single scales; the other paths convert a chunk's scales together.
-constexpr bool K_SCALES_APART = K_DEQUANT == Dequant::table;
-constexpr int K_SCALE_LOADS = K_SCALES_APART ? K_CHUNK_SCALES : K_SCALES ? 1 : 0, K_SCALE_LOAD = K_SCALES_APART ? 1 : K_CHUNK_SCALES;
 
 // The cache row of V, as lane g reads it: V_CHUNKS chunks, chunk c at byte (8c + g) * V_CHUNK.
 constexpr int V_ROW = row_bytes(V_FORMAT), V_SCALES = scale_bytes(V_FORMAT);
@@ -93,7 +90,7 @@ constexpr int REDUCE_FIRST = SWAPPED ? 4 : 1, REDUCE_LAST = SWAPPED ? 16 : 2;
 
 struct KBlock {                                         // K of 16 tokens: this lane's part
     u32 words[2][K_WORDS];
-    u32 scales[2][K_CHUNKS * K_SCALE_LOADS + 1];        // K_SCALE_LOAD bytes each
+    u32 scales[2][K_CHUNKS];                            // K_CHUNK_SCALES bytes each
 };
 struct VBlock {                                         // V of 16 tokens: this lane's part
     u32 words[4][V_WORDS];

@@ -9,9 +9,9 @@ __device__ __forceinline__ void build_table(u32 table) {
     }
 }
 
-// The eight magnitudes times the scale of this byte.
-__device__ __forceinline__ uint2 table_entry(u32 table, u32 scale) {
+// The eight magnitudes times the scale in byte `byte` of `scales`.
+__device__ __forceinline__ uint2 table_entry(u32 table, u32 scales, int byte = 0) {
     u32 entry[2];
-    load_shared<2>(entry, table + 8 * scale);
+    load_shared<2>(entry, byte_product(scales, 8u << 8 * byte, table));
     return {entry[0], entry[1]};
 }

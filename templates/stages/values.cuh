@@ -1,5 +1,13 @@
 // O += P V for 16 tokens: dequantise V with token pairs side by side, multiply.
 
+// Magnitudes of elements 0..3 of two tokens, and the two bytes that hold their codes side by side: odd elements' signs
+// are on top of those bytes, even elements' four bits lower.
+__device__ __forceinline__ void pair_tokens(u32 a, u32 b, u32 codes, int pair, u32 (*out)[2]) {
+    const u32 even = prmt(a, b, 0x6240) ^ (shift_left(codes, 4) & 0x80808080), odd = prmt(a, b, 0x7351) ^ (codes & 0x80808080);
+    out[0][pair] = e4m3x2_to_f16x2(even), out[2][pair] = e4m3x2_hi_to_f16x2(even);
+    out[1][pair] = e4m3x2_to_f16x2(odd), out[3][pair] = e4m3x2_hi_to_f16x2(odd);
+}
+
 // f16x2 registers of V word W for each token pair: out[e][0] = tokens (t, t + 4), out[e][1] = (t + 8, t + 12),
 // element e of the word.
 template <int W>
@@ -9,12 +17,10 @@ __device__ __forceinline__ void v_word_to_f16(const VBlock& v, u32 table, u32 (&
     for (int pair = 0; pair < 2; pair++) {
         const u32 first = v.words[2 * pair][W], second = v.words[2 * pair + 1][W];
         if constexpr (V_DEQUANT == Dequant::table) {
-            const uint2 a = pick_e4m3(table_entry(table, v.scales[2 * pair][SCALE]), first);
-            const uint2 b = pick_e4m3(table_entry(table, v.scales[2 * pair + 1][SCALE]), second);
-            const u32 bytes[4] = {prmt(a.x, b.x, 0x5140), prmt(a.x, b.x, 0x7362), prmt(a.y, b.y, 0x5140), prmt(a.y, b.y, 0x7362)};
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                out[2 * i][pair] = e4m3x2_to_f16x2(bytes[i]), out[2 * i + 1][pair] = e4m3x2_hi_to_f16x2(bytes[i]);
+            const uint2 a = pick_magnitudes(table_entry(table, v.scales[2 * pair][SCALE]), first);
+            const uint2 b = pick_magnitudes(table_entry(table, v.scales[2 * pair + 1][SCALE]), second);
+            pair_tokens(a.x, b.x, prmt(first, second, 0x5140), pair, out);
+            pair_tokens(a.y, b.y, prmt(first, second, 0x7362), pair, out + 4);
         } else if constexpr (V_FORMAT == Format::fp8_e4m3) {
             const u32 bytes[2] = {prmt(first, second, 0x5140), prmt(first, second, 0x7362)};
 #pragma unroll
@@ -56,18 +62,4 @@ __device__ __forceinline__ void add_values(const VBlock& v, u32 table, const u32
         }
     }
     if constexpr (W + 1 < V_WORDS) add_values<W + 1>(v, table, p, state);
-}
-
-// V rows at or past kv_len hold anything: 0 * NaN is NaN, so they become zero, by their scale or by their bytes.
-__device__ __forceinline__ void mask_values(const Work& work, Lane lane, int token, VBlock& v) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (token + v_token(lane, i) < work.kv_len) continue;
-#pragma unroll
-        for (int s = 0; s < V_SLICE_SCALES; s++) v.scales[i][s] = 0;
-        if constexpr (V_SCALES == 0) {
-#pragma unroll
-            for (int w = 0; w < V_WORDS; w++) v.words[i][w] = 0;
-        }
-    }
 }

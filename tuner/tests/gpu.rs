@@ -24,15 +24,18 @@ struct Bench {
 impl Bench {
     fn new(limit: Duration) -> Self {
         let alone = GPU.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let limits = Limits { device: Duration::from_secs(60), verify: limit, measure: limit };
-        let binary = PathBuf::from(env!("CARGO_BIN_EXE_nvkv-tune"));
-        let mut worker = GpuWorker::of_binary(binary, 0, limits);
+        let mut worker = worker(limit);
         let environment = worker.environment().expect("these tests need a GPU");
         let (major, minor) = environment.capability;
         let target = Target::of_capability(major, minor).expect("a GPU of a known target");
         let compiler = Compiler { target, nvrtc: Nvrtc::load().expect("these tests need NVRTC") };
         Self { worker, compiler, _alone: alone }
     }
+}
+
+fn worker(limit: Duration) -> GpuWorker {
+    let limits = Limits { device: Duration::from_secs(60), verify: limit, measure: limit };
+    GpuWorker::of_binary(PathBuf::from(env!("CARGO_BIN_EXE_nvkv-tune")), 0, limits)
 }
 
 struct Compiler {
@@ -74,20 +77,32 @@ fn first_decode() -> Problem {
     problems(Preset::Quick, &[Operation::Decode])[0]
 }
 
+/// Workers that verify side by side: most of the time the GPU waits for the reference.
+const SIDE_BY_SIDE: usize = 4;
+
 #[test]
 fn default_variants_are_right_over_the_whole_matrix() {
-    let mut bench = Bench::new(Duration::from_secs(300));
-    let problems = matrix();
-    let kernels: Vec<_> =
-        problems.par_iter().map(|p| bench.compiler.rendered(p, &default_variant(p, bench.compiler.target))).collect();
-    let mut wrong = Vec::new();
-    for (problem, kernel) in problems.into_iter().zip(kernels) {
-        let id = kernel.id.clone();
-        match bench.worker.verify(&VerifyRequest { problem, kernel, depth: Depth::Full }) {
-            Ok(report) => eprintln!("{id}: {} cases, error {:.1e}", report.cases, report.max_error),
-            Err(outcome) => wrong.push(format!("{id}: {outcome:?}")),
+    let limit = Duration::from_secs(300);
+    let bench = Bench::new(limit);
+    let kernel = |p: &Problem| bench.compiler.rendered(p, &default_variant(p, bench.compiler.target));
+    let kernels: Vec<_> = matrix().into_par_iter().map(|problem| (problem, kernel(&problem))).collect();
+    let verify = |kernels: &[(Problem, CandidateKernel)]| {
+        let mut worker = worker(limit);
+        let mut wrong = Vec::new();
+        for (problem, kernel) in kernels {
+            let request = VerifyRequest { problem: *problem, kernel: kernel.clone(), depth: Depth::Full };
+            match worker.verify(&request) {
+                Ok(report) => eprintln!("{}: {} cases, error {:.1e}", kernel.id, report.cases, report.max_error),
+                Err(outcome) => wrong.push(format!("{}: {outcome:?}", kernel.id)),
+            }
         }
-    }
+        wrong
+    };
+    let share = kernels.len().div_ceil(SIDE_BY_SIDE);
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let running: Vec<_> = kernels.chunks(share).map(|part| scope.spawn(|| verify(part))).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("a verifier ends")).collect()
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
