@@ -35,4 +35,4 @@ pub use model::{
     Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialKey, TrialRecord,
 };
 pub use query::{Answer, Query, distance};
-pub use winners::{DefaultTimes, PredictedWinner, Times, Winner, WinnerFilter};
+pub use winners::{DefaultTimes, Emulated, PredictedWinner, Times, Winner, WinnerFilter};

@@ -88,7 +88,8 @@ pub struct TrialRecord {
     /// What was tried.
     pub kernel: KernelRecord,
     /// The shape it was tried at; none for a result about the kernel at every shape (a failed
-    /// compile, a failed verification). Timed and compiled-only trials always have one.
+    /// compile, a failed verification). Timed and compiled-only trials always have one, emulated ones
+    /// never.
     pub shape: Option<Shape>,
     /// The split policy of the launch; none for append, and for results about the whole kernel.
     pub split: Option<SplitPolicy>,

@@ -136,14 +136,17 @@ async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) ->
 fn contradiction(trial: &TrialRecord) -> Option<&'static str> {
     let timed = matches!(trial.outcome, Outcome::Timed { .. });
     let compiled_only = matches!(trial.outcome, Outcome::CompiledOnly { .. });
+    let emulated = matches!(trial.outcome, Outcome::Emulated { .. });
     if timed == trial.samples.is_empty() {
         Some("a timed trial has samples, another has none")
     } else if !trial.samples.iter().all(|us| us.is_finite() && *us > 0.0) {
         Some("a sample is not a positive time")
     } else if (timed || compiled_only) && trial.shape.is_none() {
         Some("a timed or predicted trial has a shape")
-    } else if (timed || compiled_only) && trial.kernel.compiled.is_none() {
-        Some("a timed or predicted trial has a compiled kernel")
+    } else if emulated && trial.shape.is_some() {
+        Some("an emulated trial is about the kernel at every shape")
+    } else if (timed || compiled_only || emulated) && trial.kernel.compiled.is_none() {
+        Some("a timed, predicted or emulated trial has a compiled kernel")
     } else {
         None
     }
@@ -201,10 +204,10 @@ async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) ->
     }
     let outcome = OutcomeRow::from(&trial.outcome);
     sqlx::query_scalar(
-        "INSERT INTO trials (run, kernel, shape, split, is_default, outcome, stage, message, error, limit_s,
+        "INSERT INTO trials (run, kernel, shape, split, is_default, outcome, stage, message, error, cases, limit_s,
                              predicted_us, bytes)
          VALUES (?, ?, (SELECT id FROM shapes WHERE key = ?), (SELECT id FROM splits WHERE key = ?),
-                 ?, ?, ?, ?, ?, ?, ?, ?)
+                 ?, ?, ?, ?, ?, ?, ?, ?, ?)
          RETURNING id",
     )
     .bind(run.0)
@@ -216,6 +219,7 @@ async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) ->
     .bind(outcome.stage)
     .bind(outcome.message)
     .bind(outcome.error)
+    .bind(outcome.cases)
     .bind(outcome.limit_s)
     .bind(outcome.predicted_us)
     .bind(trial.bytes.cast_signed())

@@ -83,12 +83,12 @@ impl Db {
         self.run(async |connection| {
             let rows: Vec<KernelFailureRow> = sqlx::query_as(
                 "SELECT k.kernel_id, k.source_hash, k.nvrtc,
-                        t.outcome, t.stage, t.message, t.error, t.limit_s, t.predicted_us
+                        t.outcome, t.stage, t.message, t.error, t.cases, t.limit_s, t.predicted_us
                  FROM trials AS t
                  JOIN kernel_records AS k ON k.kernel = t.kernel
                  JOIN runs AS r ON r.id = t.run
                  LEFT JOIN environments AS e ON e.id = r.environment
-                 WHERE k.target = ?1 AND t.shape IS NULL
+                 WHERE k.target = ?1 AND t.shape IS NULL AND t.outcome <> 'emulated'
                    AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')
                    AND NOT (t.outcome IN ('crashed', 'timeout') AND t.stage = 'compile')
                  ORDER BY t.id",
@@ -136,12 +136,12 @@ impl Db {
         self.run(async |connection| {
             let rows: Vec<FailureRow> = sqlx::query_as(
                 "SELECT k.kernel_id, s.json AS shape, p.json AS split,
-                        t.outcome, t.stage, t.message, t.error, t.limit_s, t.predicted_us
+                        t.outcome, t.stage, t.message, t.error, t.cases, t.limit_s, t.predicted_us
                  FROM trials AS t
                  JOIN kernel_records AS k ON k.kernel = t.kernel
                  LEFT JOIN shapes AS s ON s.id = t.shape
                  LEFT JOIN splits AS p ON p.id = t.split
-                 WHERE t.run = ? AND t.outcome NOT IN ('timed', 'compiled_only')
+                 WHERE t.run = ? AND t.outcome NOT IN ('timed', 'compiled_only', 'emulated')
                  ORDER BY t.id",
             )
             .bind(run.0)

@@ -96,6 +96,7 @@ pub(crate) struct OutcomeRow {
     pub(crate) stage: Option<String>,
     pub(crate) message: Option<String>,
     pub(crate) error: Option<f64>,
+    pub(crate) cases: Option<u32>,
     pub(crate) limit_s: Option<f64>,
     pub(crate) predicted_us: Option<f64>,
 }
@@ -106,6 +107,11 @@ impl From<&Outcome> for OutcomeRow {
         match outcome {
             Outcome::CompileFailed { log } => row.message = Some(log.clone()),
             Outcome::CompiledOnly { predicted_us } => row.predicted_us = Some(*predicted_us),
+            Outcome::Emulated { error, cases } => {
+                row.error = Some(*error);
+                row.cases = Some(*cases);
+            }
+            Outcome::Faulted { detail } => row.message = Some(detail.clone()),
             Outcome::LaunchFailed { error } => row.message = Some(error.clone()),
             Outcome::Wrong { error, detail } => {
                 row.error = Some(*error); // SQLite stores a NaN as null
@@ -132,6 +138,10 @@ impl OutcomeRow {
         Ok(match self.outcome.as_str() {
             "compile_failed" => Outcome::CompileFailed { log: message },
             "compiled_only" => Outcome::CompiledOnly { predicted_us: self.predicted_us.unwrap_or(f64::NAN) },
+            "emulated" => {
+                Outcome::Emulated { error: self.error.unwrap_or(f64::NAN), cases: self.cases.unwrap_or_default() }
+            }
+            "faulted" => Outcome::Faulted { detail: message },
             "launch_failed" => Outcome::LaunchFailed { error: message },
             "wrong" => Outcome::Wrong { error: self.error.unwrap_or(f64::NAN), detail: message },
             "timeout" => Outcome::Timeout { stage: stage()?, seconds: self.limit_s.unwrap_or(f64::NAN) },

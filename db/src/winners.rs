@@ -94,6 +94,15 @@ impl Winner {
     }
 }
 
+/// A kernel that agreed with the reference in the emulator.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Emulated {
+    /// Cases that were run.
+    pub cases: u32,
+    /// Largest relative L2 error over them.
+    pub error: f64,
+}
+
 /// The kernel that a model puts first where nothing was timed. A prediction, never a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictedWinner {
@@ -115,6 +124,8 @@ pub struct PredictedWinner {
     pub predicted_us: f64,
     /// Bytes a call must move at least.
     pub bytes: u64,
+    /// What the emulator said of the kernel; none where it was compiled only.
+    pub emulated: Option<Emulated>,
     /// The default's time by the same model, µs; none where it did not compile.
     pub default_predicted_us: Option<f64>,
 }
@@ -159,9 +170,9 @@ impl Db {
 }
 
 impl Db {
-    /// Whether a kernel was no good on some GPU: wrong, crashed or hung there (the view `quarantined`), or refused by
-    /// the driver at every shape.
-    pub fn failed_on_gpu(&self, target: Target, key: &KernelKey) -> Result<bool, DbError> {
+    /// Whether a kernel was no good on some GPU or in the emulator: wrong, at fault, crashed or hung there (the view
+    /// `quarantined`), or refused by the driver at every shape.
+    pub fn failed_where_run(&self, target: Target, key: &KernelKey) -> Result<bool, DbError> {
         self.run(async |connection| {
             sqlx::query_scalar(
                 "SELECT EXISTS (
@@ -176,6 +187,27 @@ impl Db {
             .bind(&key.nvrtc)
             .fetch_one(connection)
             .await
+        })
+    }
+}
+
+impl Db {
+    /// What the emulator said of a kernel, the last time it agreed with the reference there.
+    pub fn emulated(&self, target: Target, key: &KernelKey) -> Result<Option<Emulated>, DbError> {
+        self.run(async |connection| {
+            let row: Option<(u32, f64)> = sqlx::query_as(
+                "SELECT t.cases, t.error
+                 FROM trials AS t JOIN kernel_records AS k ON k.kernel = t.kernel
+                 WHERE k.target = ? AND k.kernel_id = ? AND k.source_hash = ? AND k.nvrtc = ? AND t.outcome = 'emulated'
+                 ORDER BY t.id DESC LIMIT 1",
+            )
+            .bind(target.name())
+            .bind(key.kernel_id.as_str())
+            .bind(&key.source_hash)
+            .bind(&key.nvrtc)
+            .fetch_optional(connection)
+            .await?;
+            Ok(row.map(|(cases, error)| Emulated { cases, error }))
         })
     }
 }
@@ -199,12 +231,14 @@ const WINNERS: &str = "
 
 const PREDICTED_WINNERS: &str = "
     SELECT w.trial, w.run, t.created_at, s.json AS shape, p.json AS split, w.is_default, w.predicted_us, t.bytes,
-           w.default_predicted_us, k.*
+           w.default_predicted_us, m.cases AS emulated_cases, m.error AS emulated_error, k.*
     FROM predicted_winners AS w
     JOIN trials AS t ON t.id = w.trial
     JOIN shapes AS s ON s.id = w.shape
     JOIN kernel_records AS k ON k.kernel = w.kernel
     LEFT JOIN splits AS p ON p.id = w.split
+    LEFT JOIN trials AS m
+        ON m.id = (SELECT max(id) FROM trials WHERE kernel = w.kernel AND shape IS NULL AND outcome = 'emulated')
     WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2) AND (?3 IS NULL OR s.key = ?3)
     ORDER BY k.problem_key, s.batch, s.context, s.tokens, s.kv_heads";
 
@@ -288,6 +322,8 @@ struct PredictedRow {
     predicted_us: f64,
     bytes: i64,
     default_predicted_us: Option<f64>,
+    emulated_cases: Option<u32>,
+    emulated_error: Option<f64>,
     #[sqlx(flatten)]
     kernel: KernelRow,
 }
@@ -304,6 +340,7 @@ impl PredictedRow {
             is_default: self.is_default,
             predicted_us: self.predicted_us,
             bytes: self.bytes.unsigned_abs(),
+            emulated: self.emulated_cases.zip(self.emulated_error).map(|(cases, error)| Emulated { cases, error }),
             default_predicted_us: self.default_predicted_us,
         })
     }

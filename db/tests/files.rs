@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{place, timed, tuning};
+use common::{failed, place, timed, tuning};
 use nvkv_db::{Db, DbError, WinnerFilter};
-use nvkv_spec::Target;
+use nvkv_spec::{Outcome, Target};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -126,7 +126,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
     let (_folder, path) = place();
     filled(&path);
     execute(&path, "INSERT INTO _sqlx_migrations VALUES (900, 'from the future', '2030-01-01', true, x'00', 0)");
-    let words = ["schema 900", "up to 2", "upgrade nvkv", "--db"];
+    let words = ["schema 900", "up to 3", "upgrade nvkv", "--db"];
     assert!(matches!(refused(&path, &words), DbError::NewerSchema { found: 900, .. }));
     assert!(matches!(Db::open_read_only(&path), Err(DbError::NewerSchema { found: 900, .. })));
 }
@@ -135,16 +135,41 @@ fn a_newer_schema_is_refused_with_both_versions() {
 fn an_older_schema_is_migrated_by_tuning_and_not_by_reading() {
     let (_folder, path) = place();
     filled(&path);
-    execute(
-        &path,
-        "DELETE FROM _sqlx_migrations WHERE version = 2;
-         DROP VIEW kernel_records; DROP VIEW trial_times; DROP VIEW current_trials; DROP VIEW live_kernels;
-         DROP VIEW quarantined; DROP VIEW winners; DROP VIEW predicted_winners;",
-    );
-    let error = Db::open_read_only(&path).map(|_| ()).unwrap_err();
-    assert!(matches!(error, DbError::OlderSchema { found: 1, known: 2, .. }), "{error}");
-    let db = Db::open(&path).unwrap();
-    assert_eq!(db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap().len(), 1);
+    let whole = Db::open(&path).unwrap().winners(&WinnerFilter::of(Target::Sm90a)).unwrap();
+    let (_folder, old) = place();
+    with_schema_2(&old, &path);
+    let error = Db::open_read_only(&old).map(|_| ()).unwrap_err();
+    assert!(matches!(error, DbError::OlderSchema { found: 2, known: 3, .. }), "{error}");
+    let mut db = Db::open(&old).unwrap();
+    assert_eq!(db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap(), whole, "every trial and sample is still there");
+    let run = db.begin_run(&common::run(None)).unwrap();
+    db.record(run, &failed(1, Outcome::Emulated { error: 1e-4, cases: 3 })).unwrap();
+}
+
+/// Makes a database of schema 2 at `path`, with what the newer one at `from` holds.
+fn with_schema_2(path: &Path, from: &Path) {
+    use sqlx::{ConnectOptions, Connection, Executor, migrate::Migrator};
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut migrations = sqlx::migrate!().iter().cloned().collect::<Vec<_>>();
+        migrations.truncate(2);
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
+        let mut connection = options.connect().await.unwrap();
+        Migrator::with_migrations(migrations).run(&mut connection).await.unwrap();
+        sqlx::query("ATTACH ? AS newer").bind(from.to_str()).execute(&mut connection).await.unwrap();
+        let copied = "INSERT INTO environments SELECT * FROM newer.environments;
+            INSERT INTO runs SELECT * FROM newer.runs;
+            INSERT INTO problems SELECT * FROM newer.problems;
+            INSERT INTO variants SELECT * FROM newer.variants;
+            INSERT INTO kernels SELECT * FROM newer.kernels;
+            INSERT INTO shapes SELECT * FROM newer.shapes;
+            INSERT INTO splits SELECT * FROM newer.splits;
+            INSERT INTO trials (id, run, kernel, shape, split, is_default, outcome, error, bytes, created_at)
+                SELECT id, run, kernel, shape, split, is_default, outcome, error, bytes, created_at FROM newer.trials;
+            INSERT INTO samples SELECT * FROM newer.samples";
+        connection.execute(copied).await.unwrap();
+        connection.close().await.unwrap();
+    });
 }
 
 #[test]

@@ -161,6 +161,8 @@ fn one_of_each() -> Vec<TrialRecord> {
         at_shape(5, Outcome::Timeout { stage: Stage::Verify, seconds: 20.0 }),
         at_shape(6, Outcome::Crashed { stage: Stage::Measure, detail: "signal 11".into() }),
         timed(7, &[1.0]),
+        failed(8, Outcome::Faulted { detail: "PTX line 12: a race".into() }),
+        failed(9, Outcome::Emulated { error: 2e-4, cases: 7 }),
     ]
 }
 
@@ -180,14 +182,16 @@ fn failures_come_back_with_their_reasons_and_outcomes_are_counted_by_run() {
     record_all(&mut db, second, &[timed(7, &[1.0]), timed(7, &[2.0])]);
 
     let failures = db.failures(first).unwrap();
-    let expected: Vec<_> =
-        trials.iter().filter(|t| !matches!(t.outcome, Outcome::Timed { .. } | Outcome::CompiledOnly { .. })).collect();
+    let right = |outcome: &Outcome| {
+        matches!(outcome, Outcome::Timed { .. } | Outcome::CompiledOnly { .. } | Outcome::Emulated { .. })
+    };
+    let expected: Vec<_> = trials.iter().filter(|t| !right(&t.outcome)).collect();
     assert_eq!(failures.len(), expected.len());
     for (failure, trial) in failures.iter().zip(expected) {
         assert_eq!((&failure.kernel_id, &failure.outcome), (&trial.kernel.key().kernel_id, &trial.outcome));
         assert_eq!((failure.shape, failure.split), (trial.shape, trial.split));
     }
-    assert_eq!(db.outcomes(first).unwrap().len(), 7);
+    assert_eq!(db.outcomes(first).unwrap().len(), 9);
     assert_eq!(db.outcomes(second).unwrap().into_iter().collect::<Vec<_>>(), [("timed".to_string(), 2)]);
     assert!(db.failures(second).unwrap().is_empty());
 }

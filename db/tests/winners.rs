@@ -4,7 +4,7 @@
 mod common;
 
 use common::{append, decode, failed, gpu, kernel, place, predicted, run, shape, timed, tuning, variant};
-use nvkv_db::{Db, DbError, EnvironmentKey, TrialRecord, WinnerFilter};
+use nvkv_db::{Db, DbError, Emulated, EnvironmentKey, TrialRecord, WinnerFilter};
 use nvkv_spec::{KernelId, Outcome, Shape, SplitPolicy, Stage, Target};
 use proptest::prelude::*;
 
@@ -110,20 +110,20 @@ fn failed_trials_never_win_and_a_wrong_kernel_wins_nowhere() {
     let fast = timed(4, &[10.0]);
     db.record(run, &fast).unwrap();
     assert_eq!(winning_kernel(&db), id(4));
-    assert!(!db.failed_on_gpu(Target::Sm90a, &fast.kernel.key()).unwrap());
+    assert!(!db.failed_where_run(Target::Sm90a, &fast.kernel.key()).unwrap());
 
     let wrong = Outcome::Wrong { error: f64::NAN, detail: "kv_len 17, head 3".into() };
     db.record(run, &TrialRecord { shape: Some(shape(1, 17)), samples: vec![], outcome: wrong, ..fast.clone() })
         .unwrap();
     assert_eq!(winning_kernel(&db), id(8), "wrong at another shape");
-    assert!(db.failed_on_gpu(Target::Sm90a, &fast.kernel.key()).unwrap());
+    assert!(db.failed_where_run(Target::Sm90a, &fast.kernel.key()).unwrap());
 
     let refused = failed(2, Outcome::LaunchFailed { error: "too many resources".into() });
     let disturbed = TrialRecord { shape: Some(shape(1, 17)), ..refused.clone() };
     db.record(run, &disturbed).unwrap();
-    assert!(!db.failed_on_gpu(Target::Sm90a, &refused.kernel.key()).unwrap(), "one disturbed measurement");
+    assert!(!db.failed_where_run(Target::Sm90a, &refused.kernel.key()).unwrap(), "one disturbed measurement");
     db.record(run, &refused).unwrap();
-    assert!(db.failed_on_gpu(Target::Sm90a, &refused.kernel.key()).unwrap());
+    assert!(db.failed_where_run(Target::Sm90a, &refused.kernel.key()).unwrap());
 
     let hang = Outcome::Timeout { stage: Stage::Measure, seconds: 10.0 };
     db.record(run, &failed(8, hang)).unwrap();
@@ -249,6 +249,34 @@ fn predictions_stand_apart_from_measurements() {
 }
 
 #[test]
+fn what_the_emulator_said_stands_beside_a_prediction_and_takes_no_measurement_away() {
+    let (_folder, path) = place();
+    let mut db = Db::open(&path).unwrap();
+    let without_gpu = db.begin_run(&run(None)).unwrap();
+    db.record(without_gpu, &predicted(8, 11.0)).unwrap();
+    db.record(without_gpu, &predicted(2, 9.0)).unwrap();
+    let best = |db: &Db| db.predicted_winners(&ALL()).unwrap().remove(0);
+    assert_eq!((best(&db).predicted_us, best(&db).emulated), (9.0, None));
+    assert_eq!(db.emulated(Target::Sm90a, &best(&db).kernel.key()).unwrap(), None);
+
+    db.record(without_gpu, &failed(2, Outcome::Faulted { detail: "PTX line 12: a race".into() })).unwrap();
+    assert_eq!(best(&db).predicted_us, 11.0, "at fault in the emulator: not predicted");
+    let failures = db.failed_kernels(Target::Sm90a, None).unwrap();
+    assert!(matches!(failures[&predicted(2, 9.0).kernel.key()], Outcome::Faulted { .. }));
+
+    db.record(without_gpu, &failed(8, Outcome::Emulated { error: 3e-4, cases: 5 })).unwrap();
+    let emulated = Some(Emulated { cases: 5, error: 3e-4 });
+    assert_eq!(best(&db).emulated, emulated);
+    assert_eq!(db.emulated(Target::Sm90a, &best(&db).kernel.key()).unwrap(), emulated);
+    assert_eq!(db.failed_kernels(Target::Sm90a, None).unwrap().len(), 1, "agreement is no failure");
+
+    // A GPU has the last word.
+    let on_gpu = db.begin_run(&run(Some(gpu("GPU-1", "580.1")))).unwrap();
+    db.record(on_gpu, &timed(2, &[5.0])).unwrap();
+    assert_eq!(winning_kernel(&db), id(2));
+}
+
+#[test]
 fn contradictory_trials_are_refused() {
     let (_folder, path) = place();
     let (mut db, run) = tuning(&path);
@@ -261,6 +289,7 @@ fn contradictory_trials_are_refused() {
         TrialRecord { shape: None, ..timed(4, &[1.0]) },
         uncompiled,
         TrialRecord { samples: vec![1.0], ..predicted(4, 1.0) },
+        TrialRecord { outcome: Outcome::Emulated { error: 0.0, cases: 1 }, ..predicted(4, 1.0) },
     ] {
         assert!(matches!(db.record(run, &trial), Err(DbError::InvalidTrial { .. })), "{trial:?}");
     }

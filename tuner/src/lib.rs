@@ -24,5 +24,5 @@ pub mod gpu;
 mod measure;
 pub mod pipeline;
 pub mod report;
-mod verify;
+pub mod verify;
 pub mod worker;

@@ -1,12 +1,14 @@
 //! The whole flow on one screen; each stage is a file below.
 //!
-//! cases → space → feasible → render → compile → verify → measure → record → winners → bundle
+//! cases → space → feasible → render → compile → verify → measure → record → winners → (emulate) → bundle
 
 pub mod cache;
 pub mod choices;
 pub mod compile;
 pub mod cost;
+mod finalists;
 pub mod limits;
+mod pantry;
 mod pending;
 pub mod plan;
 mod predict;
@@ -21,6 +23,7 @@ pub mod timing;
 
 use crate::bundle::{self, Written};
 use choices::Choice;
+use finalists::Finalists;
 use nvkv_db::{Failure, NewRun};
 use nvkv_generator::Preset;
 use nvkv_spec::{Target, Toolchain};
@@ -85,6 +88,10 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     pending::left_out(&recorder, &candidates).iter().for_each(|note| eprintln!("note: {note}"));
     let progress = Progress::new(plan::work_ms(request, &pending));
     build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
+    if machine.gpu.is_err() {
+        let (recorder, cache, progress) = (&mut recorder, &cache, &progress);
+        Finalists { request, recorder, cache, progress, stop }.run()?;
+    }
     progress.finish();
     recorder.finish()?;
     let written = publish::bundle(request, &recorder, &cache, &toolchain)?;

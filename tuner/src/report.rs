@@ -9,7 +9,7 @@ use crate::pipeline::{Request, Tuned};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, HumanCount};
 use nvkv_db::Failure;
-use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
+use nvkv_spec::{Evidence, KernelId, Problem, Shape, SplitPolicy};
 use serde::Serialize;
 use serde_json::json;
 
@@ -33,6 +33,8 @@ pub struct Row {
     pub split: Option<SplitPolicy>,
     /// Timed or predicted.
     pub trust: Trust,
+    /// Why the kernel may be trusted.
+    pub evidence: Evidence,
     /// Median of one call, µs; only where it was timed.
     pub median_us: Option<f64>,
     /// Time by the model, µs; only where nothing was timed.
@@ -66,6 +68,7 @@ impl From<&Choice> for Row {
             variant: variant.key(),
             split: choice.split(),
             trust: choice.trust(),
+            evidence: choice.evidence(),
             median_us: winner.map(|w| w.times.median_us),
             predicted_us: winner.is_none().then(|| choice.us()),
             gbps: winner.map(|w| w.gbps()),
@@ -87,7 +90,7 @@ pub fn table(choices: &[Choice]) -> String {
     if !timed.is_empty() {
         let mut gpus: Vec<_> = timed.iter().filter_map(|row| row.gpu.as_deref()).collect();
         gpus.dedup();
-        text += &format!("Timed on {}: median of cold-L2 calls under graph replay.\n", gpus.join(", "));
+        text += &format!("Verified and timed on {}: median of cold-L2 calls under graph replay.\n", gpus.join(", "));
         text += &render(&timed, "µs");
     }
     if !predicted.is_empty() {
@@ -130,7 +133,7 @@ fn widest(table: &Table) -> usize {
 fn grid(rows: &[&Row], time: &str, name_width: usize) -> Table {
     let timed = rows.iter().any(|row| row.trust == Trust::Timed);
     let mut header = vec!["shape", "winner", "split", time];
-    header.extend(if timed { ["GB/s", "ceiling", "vs default"].as_slice() } else { &[] });
+    header.extend(if timed { ["GB/s", "ceiling", "vs default"].as_slice() } else { &["checked"] });
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
@@ -143,6 +146,7 @@ fn grid(rows: &[&Row], time: &str, name_width: usize) -> Table {
             cells.push(against_default(row));
         } else {
             cells.push(row.predicted_us.map_or("-".into(), two_digits));
+            cells.push(checked(&row.evidence).into());
         }
         table.add_row(cells);
     }
@@ -171,6 +175,15 @@ pub fn two_digits(us: f64) -> String {
     let rounded: f64 = format!("{us:.1e}").parse().unwrap_or(us);
     let decimals = 1 - rounded.log10().floor() as i32;
     format!("{rounded:.*}", decimals.clamp(0, 9) as usize)
+}
+
+/// Where the kernel was run and agreed with the reference.
+fn checked(evidence: &Evidence) -> &'static str {
+    match evidence {
+        Evidence::VerifiedOnGpu { .. } => "on a GPU",
+        Evidence::Emulated { .. } => "emulated",
+        Evidence::Predicted => "compiled only",
+    }
 }
 
 fn against_default(row: &Row) -> String {
@@ -222,9 +235,11 @@ pub fn plan(plan: &Plan, jobs: usize) -> String {
     let rejected: String = rejected.collect();
     let timings =
         if plan.timed { count(plan.timings).to_string() } else { "none: no GPU of the target is here".into() };
+    let emulations =
+        if plan.timed { String::new() } else { format!("emulations {} at most\n", count(plan.emulations)) };
     format!(
         "problems   {}, at {}\nvariants   {}{rejected}\ncompiles   {} with {}\ntimings    {timings}\n\
-         time       about {}, from nothing: what is stored or cached already makes it shorter\n\
+         {emulations}time       about {}, from nothing: what is stored or cached already makes it shorter\n\
          disk       about {}\nnothing was written\n",
         count(plan.problems),
         many(plan.shapes, "shape"),
@@ -301,6 +316,7 @@ mod tests {
             variant: variant.into(),
             split: Some(SplitPolicy::Chunk { tokens: 4096 }),
             trust: Trust::Timed,
+            evidence: Evidence::VerifiedOnGpu { gpu: "H200".into(), driver: "580".into() },
             median_us: Some(12345.6),
             predicted_us: None,
             gbps: Some(4700.0),

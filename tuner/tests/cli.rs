@@ -65,10 +65,19 @@ impl Place {
         serde_json::from_slice(&fs::read(self.path("kernels-out/sm_100a/manifest.json")).unwrap()).unwrap()
     }
 
-    /// Trials in the database over all runs.
+    /// Trials in the database over all runs, what the emulator said aside.
     fn trials(&self) -> u64 {
+        self.outcomes().filter(|(kind, _)| kind != "emulated").map(|(_, n)| n).sum()
+    }
+
+    /// Kernels that agreed with the reference in the emulator, over all runs.
+    fn emulated(&self) -> u64 {
+        self.outcomes().filter(|(kind, _)| kind == "emulated").map(|(_, n)| n).sum()
+    }
+
+    fn outcomes(&self) -> impl Iterator<Item = (String, u64)> {
         let db = Db::open_read_only(&self.path("db/nvkv.sqlite")).unwrap();
-        (1..20).flat_map(|run| db.outcomes(RunId(run)).unwrap().into_values()).sum()
+        (1..20).flat_map(move |run| db.outcomes(RunId(run)).unwrap())
     }
 
     /// Kernels in the cache.
@@ -307,8 +316,10 @@ fn a_tune_without_a_gpu_predicts_and_bundles() {
     assert_eq!(place.trials(), feasible(&place));
 
     let manifest = place.manifest();
-    assert_eq!((&manifest["schema"], &manifest["target"]), (&1.into(), &"sm_100a".into()));
-    assert_eq!(manifest["kernels"][0]["evidence"]["evidence"], "predicted");
+    assert_eq!((&manifest["schema"], &manifest["target"]), (&2.into(), &"sm_100a".into()));
+    let kernels = manifest["kernels"].as_array().unwrap();
+    assert!(kernels.iter().all(|kernel| kernel["evidence"]["evidence"] == "emulated"), "{kernels:?}");
+    assert_eq!(place.emulated(), kernels.len() as u64);
     let selection = &manifest["selections"][0];
     assert_eq!(selection["trust"], "predicted");
     assert!(selection["predicted_us"].as_f64().unwrap() > 0.0 && selection["median_us"].is_null());
@@ -316,7 +327,13 @@ fn a_tune_without_a_gpu_predicts_and_bundles() {
     place.nvkv().arg("verify").assert().code(0).stdout(contains("sound"));
     let query =
         ["query", "--arch", "sm_100", "--op", "append", "--head-dim", "64", "--page-size", "16", "--dtype", "f16"];
-    place.nvkv().args(query).args(["--tokens", "64"]).assert().code(0).stdout(contains("PREDICTED"));
+    place
+        .nvkv()
+        .args(query)
+        .args(["--tokens", "64"])
+        .assert()
+        .code(0)
+        .stdout(contains("PREDICTED").and(contains("right in the emulator")));
     let other = query.map(|argument| if argument == "16" { "128" } else { argument });
     place.nvkv().args(other).args(["--tokens", "64"]).assert().code(1).stdout(contains("miss"));
 
@@ -328,13 +345,39 @@ fn a_tune_without_a_gpu_predicts_and_bundles() {
         .code(0)
         .stderr(contains("from cache").and(is_match(r"\d compiled").unwrap().not()));
     let json: Value = serde_json::from_slice(&again.get_output().stdout).unwrap();
-    assert_eq!(json["rows"][0]["trust"], "predicted");
-    assert_eq!(place.trials(), feasible(&place));
+    assert_eq!(
+        (&json["rows"][0]["trust"], &json["rows"][0]["evidence"]),
+        (&"predicted".into(), &kernels[0]["evidence"])
+    );
+    assert_eq!((place.trials(), place.emulated()), (feasible(&place), kernels.len() as u64));
 
     flip_a_byte(
         &place.path("kernels-out/sm_100a").join(manifest["kernels"][0]["files"]["cubin"]["path"].as_str().unwrap()),
     );
     place.nvkv().arg("verify").assert().code(1).stdout(contains("kernel.cubin").and(contains("NOT SOUND")));
+}
+
+#[test]
+fn a_bundle_is_verified_in_the_emulator() {
+    let place = Place::new();
+    place.tune().assert().code(0);
+    let emulate = |arguments: &[&str]| place.nvkv().args(["verify", "--emulate", "--quick"]).args(arguments).assert();
+    emulate(&[]).code(0).stdout(contains("run in the emulator")).stderr(contains("3 cases"));
+    let json = emulate(&["--json"]).code(0).get_output().stdout.clone();
+    let verdicts: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!((&verdicts[0]["sound"], &verdicts[0]["ran_on"]), (&true.into(), &"emulator".into()));
+    place.nvkv().arg("verify").assert().code(0).stderr(contains("--emulate"));
+
+    // PTX that writes nothing, in a manifest that agrees with it: only running it tells.
+    let mut manifest = place.manifest();
+    let entry = &mut manifest["kernels"][0]["files"]["ptx"];
+    let path = place.path("kernels-out/sm_100a").join(entry["path"].as_str().unwrap());
+    let ptx = fs::read_to_string(&path).unwrap().replace("st.global", "// st.global");
+    *entry = serde_json::json!({ "path": entry["path"], "blake3": blake3::hash(ptx.as_bytes()).to_hex().as_str(), "bytes": ptx.len() });
+    fs::write(path, ptx).unwrap();
+    rewrite(&place, &manifest);
+    place.nvkv().arg("verify").assert().code(0);
+    emulate(&[]).code(1).stdout(contains("NOT SOUND").and(contains("bytes of the cache differ")));
 }
 
 fn flip_a_byte(path: &Path) {
@@ -771,7 +814,7 @@ fn with_a_gpu_kernels_are_verified_timed_and_not_tried_twice() {
         command.env_remove("CUDA_VISIBLE_DEVICES").args(["--arch", "native"]).args(&TINY[2..]).args(["--batch", "64"]);
         command
     };
-    tune().assert().code(0).stdout(contains("Timed on").and(contains("PREDICTED").not()));
+    tune().assert().code(0).stdout(contains("timed on").and(contains("PREDICTED").not()));
     let bundle = fs::read_dir(place.path("kernels-out")).unwrap().flatten().map(|entry| entry.path());
     let manifest = bundle.map(|folder| folder.join("manifest.json")).find(|path| path.exists()).unwrap();
     let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();

@@ -29,6 +29,18 @@ pub enum Outcome {
         /// Time of one call by the generator's model, µs. A prediction, never a measurement.
         predicted_us: f64,
     },
+    /// Agreed with the reference in the emulator; no GPU of the target was there. Says nothing of its speed.
+    Emulated {
+        /// Largest relative L2 error over the cases.
+        error: f64,
+        /// Cases that were run.
+        cases: u32,
+    },
+    /// The emulator found a mistake (a race, an access out of bounds, data that was not waited for), or cannot run it.
+    Faulted {
+        /// The case, the PTX line, and what happened.
+        detail: String,
+    },
     /// The driver refused the module or the launch.
     LaunchFailed {
         /// The driver's error.
@@ -74,6 +86,8 @@ impl Outcome {
         match self {
             Self::CompileFailed { .. } => "compile_failed",
             Self::CompiledOnly { .. } => "compiled_only",
+            Self::Emulated { .. } => "emulated",
+            Self::Faulted { .. } => "faulted",
             Self::LaunchFailed { .. } => "launch_failed",
             Self::Wrong { .. } => "wrong",
             Self::Timeout { .. } => "timeout",
@@ -144,6 +158,13 @@ pub enum Evidence {
         gpu: String,
         /// Its driver.
         driver: String,
+    },
+    /// Agreed with the reference in the emulator, on the CPU; the order among variants is a model's.
+    Emulated {
+        /// Cases that were run.
+        cases: u32,
+        /// Largest relative L2 error over them.
+        max_error: f64,
     },
     /// Compiled only; the order among variants is a model's.
     Predicted,

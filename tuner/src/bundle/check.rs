@@ -25,7 +25,7 @@ pub fn check(folder: &Path, manifest: &Manifest) -> Problems {
 fn check_manifest(folder: &Path, manifest: &Manifest) -> Problems {
     let mut problems = Problems::new();
     let mut claim = |wrong: bool, what: String| problems.extend(wrong.then(|| format!("{FILE_NAME}: {what}")));
-    claim(manifest.schema != SCHEMA, format!("schema {} does not exist", manifest.schema));
+    claim(!(1..=SCHEMA).contains(&manifest.schema), format!("schema {} does not exist", manifest.schema));
     claim(manifest.kernels.is_empty(), "it has no kernels".into());
     claim(manifest.selections.is_empty(), "it has no selections".into());
     for id in repeated(manifest.kernels.iter().map(|k| &k.id)) {

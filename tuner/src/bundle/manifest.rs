@@ -7,8 +7,8 @@ use nvkv_spec::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Version of the manifest's schema. A reader refuses a newer one.
-pub const SCHEMA: u32 = 1;
+/// Version of the manifest's schema. A reader refuses a newer one. Since 2, evidence may be `emulated`.
+pub const SCHEMA: u32 = 2;
 
 /// Name of the manifest in a bundle's folder.
 pub const FILE_NAME: &str = "manifest.json";

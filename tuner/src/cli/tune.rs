@@ -87,7 +87,10 @@ fn announce(request: &Request) {
     match &request.machine.gpu {
         Ok(gpu) => eprintln!("GPU {} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver),
         Err(why) => {
-            eprintln!("nothing is timed: {}. Kernels will be compiled, and their order PREDICTED", cause(why));
+            eprintln!(
+                "nothing is timed: {}. Kernels will be compiled, their order PREDICTED, and the winners run in the emulator",
+                cause(why)
+            );
         }
     }
 }

@@ -1,23 +1,18 @@
-//! `nvkv-tune verify`: hashes and rows agree; with a GPU of the target, the results again.
+//! `nvkv-tune verify`: hashes and rows agree; with a GPU of the target or in the emulator, the results again.
+
+mod results;
 
 use super::args::DbArgs;
-use super::{Done, NOTHING, cause, print, print_json};
-use crate::bundle::{self, Kernel, Manifest, Problems, Selection};
+use super::{Done, NOTHING, print, print_json};
+use crate::bundle::{self, Manifest, Problems, Selection};
 use crate::pipeline::choices::Choice;
-use crate::pipeline::compile::reason;
-use crate::pipeline::target::{DEVICE, Machine};
-use crate::pipeline::timing::LIMITS;
-use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, VerifyRequest};
+use crate::worker::Depth;
 use nvkv_db::{Db, DbError, KernelKey, WinnerFilter};
-use nvkv_spec::{SplitPolicy, Target};
+use nvkv_spec::Target;
+use results::RanOn;
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
-
-/// How long the whole matrix of one kernel may take, its reference attention on the CPU included.
-const FULL_LIMIT: Duration = Duration::from_secs(600);
 
 /// Arguments of `verify`.
 #[derive(clap::Args, Clone, Debug)]
@@ -27,7 +22,10 @@ pub struct Args {
     bundle: PathBuf,
     #[command(flatten)]
     db: DbArgs,
-    /// On a GPU, a handful of cases a kernel instead of some 300: for slow launches, as under compute-sanitizer
+    /// Run the kernels' PTX in the emulator, on the CPU, whether a GPU is here or not
+    #[arg(long)]
+    emulate: bool,
+    /// A handful of cases a kernel instead of all: for slow launches, as under compute-sanitizer, or for a quick look
     #[arg(long)]
     quick: bool,
     /// Print JSON
@@ -51,6 +49,8 @@ struct Verdict {
     selections: usize,
     /// Kernels that the database knows, and whose machine code and compiler facts were compared.
     kernels_in_database: usize,
+    /// Where the kernels were run against the reference.
+    ran_on: RanOn,
     problems: Problems,
 }
 
@@ -71,9 +71,11 @@ fn verify(args: &Args, folder: PathBuf) -> anyhow::Result<Verdict> {
     let manifest = bundle::read(&folder)?;
     let mut problems = bundle::check(&folder, &manifest);
     let kernels_in_database = against_database(&args.db.db, &manifest, &mut problems)?;
-    // Damaged machine code is not run.
+    let mut ran_on = RanOn::Nothing;
+    // Damaged code is not run.
     if problems.is_empty() {
-        problems.extend(against_reference(&folder, &manifest, args.depth())?);
+        let run = if args.emulate { results::in_emulator } else { results::on_gpu };
+        (ran_on, problems) = run(&folder, &manifest, args.depth())?;
     }
     Ok(Verdict {
         sound: problems.is_empty(),
@@ -82,14 +84,20 @@ fn verify(args: &Args, folder: PathBuf) -> anyhow::Result<Verdict> {
         selections: manifest.selections.len(),
         folder,
         kernels_in_database,
+        ran_on,
         problems,
     })
 }
 
 fn report(verdict: &Verdict) -> anyhow::Result<()> {
     let Verdict { kernels, selections, kernels_in_database, .. } = verdict;
+    let ran = match verdict.ran_on {
+        RanOn::Gpu => "; run on a GPU",
+        RanOn::Emulator => "; run in the emulator",
+        RanOn::Nothing => "",
+    };
     print(&format!(
-        "{}: {} ({kernels} kernels, {selections} selections; {kernels_in_database} kernels compared with the database)\n",
+        "{}: {} ({kernels} kernels, {selections} selections; {kernels_in_database} kernels compared with the database{ran})\n",
         verdict.folder.display(),
         if verdict.sound { "sound" } else { "NOT SOUND" },
     ))?;
@@ -152,35 +160,4 @@ fn agrees(selection: &Selection, winner: &Choice) -> bool {
     winner.kernel().key().kernel_id == selection.kernel
         && winner.split() == selection.split
         && us.is_some_and(|us| (us - winner.us()).abs() <= 1e-9 * us)
-}
-
-/// Runs every kernel against the reference, where a GPU of the target is here.
-fn against_reference(folder: &Path, manifest: &Manifest, depth: Depth) -> anyhow::Result<Problems> {
-    if let Err(why) = Machine::find(Some(manifest.target))?.gpu {
-        eprintln!("note: results are not checked again: {}", cause(&why));
-        return Ok(Problems::new());
-    }
-    let mut worker = GpuWorker::new(DEVICE, Limits { verify: FULL_LIMIT, ..LIMITS });
-    let mut problems = Problems::new();
-    for (index, kernel) in manifest.kernels.iter().enumerate() {
-        match worker.verify(&request(folder, kernel, depth)?) {
-            Ok(report) => eprintln!(
-                "[{}/{}] {}: {} cases, relative error at most {:.1e}",
-                index + 1,
-                manifest.kernels.len(),
-                kernel.id,
-                report.cases,
-                report.max_error
-            ),
-            Err(outcome) => problems.push(format!("{}: {}: {}", kernel.id, outcome.kind(), reason(&outcome))),
-        }
-    }
-    Ok(problems)
-}
-
-fn request(folder: &Path, kernel: &Kernel, depth: Depth) -> anyhow::Result<VerifyRequest> {
-    let cubin = fs::read(folder.join(&kernel.files.cubin.path))?;
-    let split = SplitPolicy::Even { splits: 1 };
-    let kernel_to_run = CandidateKernel { id: kernel.id.clone(), variant: kernel.variant, split, cubin };
-    Ok(VerifyRequest { problem: kernel.problem, kernel: kernel_to_run, depth })
 }

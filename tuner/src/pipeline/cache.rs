@@ -160,6 +160,12 @@ impl Drop for Turn {
 }
 
 impl Artefact {
+    /// The PTX text.
+    pub fn ptx(&self) -> Result<String, FolderError> {
+        let path = self.folder.join(PTX);
+        fs::read_to_string(&path).map_err(failed("read", &path))
+    }
+
     /// The machine code.
     pub fn cubin(&self) -> Result<Vec<u8>, FolderError> {
         let path = self.folder.join(CUBIN);

@@ -2,7 +2,7 @@
 
 use super::space::Case;
 use crate::bundle::Trust;
-use nvkv_db::{Db, DbError, EnvironmentKey, KernelRecord, PredictedWinner, Winner, WinnerFilter};
+use nvkv_db::{Db, DbError, Emulated, EnvironmentKey, KernelRecord, PredictedWinner, Winner, WinnerFilter};
 use nvkv_spec::{Evidence, GpuEnvironment, Problem, Shape, SplitPolicy, Target};
 
 /// The kernel for one problem at one shape, and what that rests on.
@@ -49,6 +49,11 @@ fn sizes(shape: Shape) -> (u32, u32, u32) {
         Shape::Decode { batch, context, kv_heads } => (batch, context, kv_heads),
         Shape::Append { tokens, kv_heads } => (tokens, 0, kv_heads),
     }
+}
+
+/// The evidence of a kernel that no GPU ran.
+pub fn of_emulated(emulated: Option<Emulated>) -> Evidence {
+    emulated.map_or(Evidence::Predicted, |Emulated { cases, error }| Evidence::Emulated { cases, max_error: error })
 }
 
 impl Choice {
@@ -103,7 +108,7 @@ impl Choice {
             Self::Timed(w) => {
                 Evidence::VerifiedOnGpu { gpu: w.environment.name.clone(), driver: w.environment.driver.clone() }
             }
-            Self::Predicted(_) => Evidence::Predicted,
+            Self::Predicted(w) => of_emulated(w.emulated),
         }
     }
 

@@ -103,9 +103,10 @@ pub fn reason(outcome: &Outcome) -> String {
     match outcome {
         Outcome::CompileFailed { log } => log.trim().to_string(),
         Outcome::LaunchFailed { error } => error.clone(),
+        Outcome::Faulted { detail } => detail.clone(),
         Outcome::Wrong { error, detail } => format!("relative error {error:.1e}: {detail}"),
         Outcome::Timeout { stage, seconds } => format!("no answer within {seconds} s ({stage})"),
         Outcome::Crashed { stage, detail } => format!("worker died ({stage}): {detail}"),
-        Outcome::CompiledOnly { .. } | Outcome::Timed { .. } => outcome.kind().to_string(),
+        Outcome::CompiledOnly { .. } | Outcome::Emulated { .. } | Outcome::Timed { .. } => outcome.kind().to_string(),
     }
 }

@@ -28,6 +28,8 @@ pub struct Plan {
     pub compiles: usize,
     /// Timings: kernel, shape and split; 0 without a GPU.
     pub timings: usize,
+    /// Winners and defaults to emulate, at most; 0 with a GPU.
+    pub emulations: usize,
     /// Estimate of the whole, s.
     pub seconds: u64,
     /// Estimate of cache, bundle and database, bytes.
@@ -49,6 +51,7 @@ impl Plan {
             rejected: BTreeMap::new(),
             compiles: spaces.iter().map(|space| space.feasible.len()).sum(),
             timings: 0,
+            emulations: 0,
             seconds: 0,
             bytes: 0,
         };
@@ -59,13 +62,16 @@ impl Plan {
             if timed {
                 plan.timings += trials;
                 gpu_ms += VERIFY_MS * space.feasible.len() as u64 + round_ms(trials) + runoff_ms(shapes);
+            } else {
+                plan.emulations += space.feasible.len().min(shapes.len() + 1);
             }
         }
         // More compilers than cores are no faster.
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let compile_ms = COMPILE_MS * plan.compiles.div_ceil(request.jobs.clamp(1, cores)) as u64;
         // Compilers and the GPU work at the same time; the longer of the two is what one waits for.
-        plan.seconds = compile_ms.max(gpu_ms).div_ceil(1000);
+        let emulate_ms = EMULATE_MS * plan.emulations as u64 / cores as u64;
+        plan.seconds = (compile_ms.max(gpu_ms) + emulate_ms).div_ceil(1000);
         let rows = if timed { plan.timings } else { plan.compiles * plan.shapes.div_ceil(plan.problems.max(1)) };
         // Each in the cache; a winner a shape and a default a problem in the bundle too.
         let copies = plan.compiles + plan.compiles.min(plan.shapes + plan.problems);

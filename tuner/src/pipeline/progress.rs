@@ -22,6 +22,8 @@ pub enum Step {
     Timed,
     /// Trials predicted.
     Predicted,
+    /// Kernels that agreed with the reference in the emulator.
+    Emulated,
     /// Trials that the database already had.
     Known,
     /// Failures of any kind, each recorded with its reason.
@@ -36,6 +38,7 @@ impl Step {
             Self::Verified => "verified",
             Self::Timed => "timed",
             Self::Predicted => "predicted",
+            Self::Emulated => "emulated",
             Self::Known => "already known",
             Self::Failed => "failed",
         }
@@ -69,6 +72,11 @@ impl Progress {
         }
         bar.enable_steady_tick(Duration::from_millis(500));
         Self { bar, terminal, state: Mutex::new(State { counts: BTreeMap::new(), last_line: Instant::now() }) }
+    }
+
+    /// Adds work that was not known before, in estimated milliseconds.
+    pub fn expect(&self, work_ms: u64) {
+        self.bar.inc_length(work_ms);
     }
 
     /// Counts `n` steps that were worth `work_ms` together.

@@ -61,7 +61,11 @@ impl Recorder {
         artefact: Option<&Artefact>,
         outcome: Outcome,
     ) -> Result<(), DbError> {
-        let kernel = self.kernel(candidate, artefact);
+        self.judged(self.kernel(candidate, artefact), outcome)
+    }
+
+    /// Stores an outcome of the kernel at every shape.
+    pub fn judged(&mut self, kernel: KernelRecord, outcome: Outcome) -> Result<(), DbError> {
         self.store(TrialRecord {
             kernel,
             shape: None,

@@ -1,21 +1,20 @@
-//! One append case on the GPU.
+//! One append case.
 
+use super::executor::Executor;
 use super::host::AppendData;
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
-use crate::gpu::{Buffer, Device, DeviceCache, Geometry, Kernel};
+use crate::gpu::{DeviceCache, Geometry};
 use nvkv_generator::Launch;
 use nvkv_spec::abi::AppendParams;
 use nvkv_spec::{AppendProblem, Problem, Shape, SplitPolicy, Variant};
-use std::rc::Rc;
 
 /// The status word's value before a launch: it is added to, not set.
 const STATUS_BEFORE: u32 = 7;
 
 /// Runs a case; the cache must come out as the reference has it, every byte of it.
-pub(super) fn run(
-    device: &Rc<Device>,
-    kernel: &Kernel,
+pub(super) fn run<E: Executor>(
+    on: &mut E,
     problem: &AppendProblem,
     variant: &Variant,
     data: &AppendData,
@@ -23,16 +22,16 @@ pub(super) fn run(
     let case = &data.case;
     let strides = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
     let [k, v] = &data.rows;
-    let k = Buffer::from_slice(device, &strides.spread(k))?;
-    let v = Buffer::from_slice(device, &strides.spread(v))?;
-    let slots = Buffer::from_slice(device, &data.slots)?;
-    let cache = Guarded::holding(device, "the cache", &data.cache.bytes)?;
-    let status = Guarded::holding(device, "status", &[STATUS_BEFORE])?;
+    let k = on.hold(&strides.spread(k))?;
+    let v = on.hold(&strides.spread(v))?;
+    let slots = on.hold(&data.slots)?;
+    let cache = Guarded::holding(on, "the cache", &data.cache.bytes)?;
+    let status = Guarded::holding(on, "status", &[STATUS_BEFORE])?;
     let device_cache = DeviceCache { base: cache.address(), layout: &data.cache.layout, format: problem.kv_format };
     let params = device_cache.append_params(AppendParams {
-        k: k.address(),
-        v: v.address(),
-        slot_mapping: slots.address(),
+        k: E::address(&k),
+        v: E::address(&v),
+        slot_mapping: E::address(&slots),
         status: status.address(),
         k_stride_token: strides.token_bytes(),
         k_stride_head: strides.head_bytes(),
@@ -48,11 +47,9 @@ pub(super) fn run(
     // Append kernels take no split.
     let launch = Launch::new(&Problem::Append(*problem), variant, &shape, SplitPolicy::Even { splits: 1 });
     let geometry = Geometry { grid: launch.grid, threads: launch.threads, shared_bytes: launch.shared_bytes };
-    kernel.allow_shared(launch.shared_bytes)?;
-    kernel.launch(geometry, &params)?;
-    device.synchronize()?;
-    compare::bytes("the cache", &cache.read()?, &data.cache_after.bytes)?;
-    let counted = status.read::<u32>()?[0];
+    on.launch(geometry, &params)?;
+    compare::bytes("the cache", &cache.read(on)?, &data.cache_after.bytes)?;
+    let counted = status.read::<u32>(on)?[0];
     let expected = STATUS_BEFORE + data.non_finite;
     if counted != expected {
         let detail = format!("status is {counted}, not {expected}");

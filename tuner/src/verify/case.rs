@@ -74,10 +74,37 @@ const fn chunk(tokens: u32) -> SplitPolicy {
 
 /// The decode cases of `problem` at `depth`.
 pub fn decode_cases(problem: &DecodeProblem, depth: Depth) -> Vec<DecodeCase> {
-    let mut cases = match depth {
-        Depth::Quick => quick(problem),
-        Depth::Full => full(problem),
-    };
+    let mut cases = quick(problem).to_vec();
+    if depth == Depth::Full {
+        cases.extend(matrix(problem));
+        cases.extend(long(problem));
+    }
+    with_new_tokens(problem, cases)
+}
+
+/// Longest request that is emulated: several steps of every tiling, and a ragged end.
+const LONGEST_EMULATED: u32 = 1025;
+/// Requests that a case of the matrix keeps in the emulator.
+const REQUESTS_EMULATED: usize = 6;
+
+/// The same, as far as a CPU runs them in seconds: no request beyond [`LONGEST_EMULATED`], and each case of the matrix
+/// keeps one split and a few requests, taken in turn, so that over all cases every one comes up.
+pub fn emulated_cases(problem: &DecodeProblem, depth: Depth) -> Vec<DecodeCase> {
+    let mut cases = quick(problem).to_vec();
+    if depth == Depth::Full {
+        cases.extend(matrix(problem).into_iter().enumerate().map(|(turn, case)| {
+            let lengths = case.kv_len.iter().cycle().skip(turn * REQUESTS_EMULATED);
+            let kv_len = lengths.take(REQUESTS_EMULATED).copied().collect();
+            DecodeCase { kv_len, splits: vec![case.splits[turn % case.splits.len()]], ..case }
+        }));
+        cases.extend(long(problem));
+    }
+    cases.iter_mut().flat_map(|case| &mut case.kv_len).for_each(|len| *len = (*len).min(LONGEST_EMULATED));
+    with_new_tokens(problem, cases)
+}
+
+/// What a fused problem asks beside: new rows that are not finite, and room for `q_len` tokens in each request.
+fn with_new_tokens(problem: &DecodeProblem, mut cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
     if problem.append == AppendMode::Fused {
         let base = DecodeCase { content: Content::NonFinite, ..cases[0].clone() };
         let kv_len = short(problem);
@@ -90,7 +117,7 @@ pub fn decode_cases(problem: &DecodeProblem, depth: Depth) -> Vec<DecodeCase> {
     cases
 }
 
-fn quick(problem: &DecodeProblem) -> Vec<DecodeCase> {
+fn quick(problem: &DecodeProblem) -> [DecodeCase; 4] {
     let ragged = DecodeCase {
         name: "ragged".into(),
         arrangement: Arrangement::Hnd,
@@ -128,26 +155,42 @@ fn quick(problem: &DecodeProblem) -> Vec<DecodeCase> {
         splits: vec![even(2)],
         ..ragged.clone()
     };
-    vec![ragged, strided, huge, constant]
+    [ragged, strided, huge, constant]
 }
 
-fn full(problem: &DecodeProblem) -> Vec<DecodeCase> {
-    let splits = vec![even(1), even(2), even(3), even(7), even(16), even(64), chunk(64), chunk(512)];
-    let mut cases = quick(problem);
+/// Every arrangement with several numbers of heads and every content.
+fn matrix(problem: &DecodeProblem) -> Vec<DecodeCase> {
+    let mut cases = Vec::new();
     for &arrangement in Arrangement::ALL {
         for (i, kv_heads) in [1, 2, 3, 8].into_iter().enumerate() {
             for content in [Content::Random, Content::HugeKey, Content::ConstantValues] {
                 let kv_len = if kv_heads <= 2 { ragged(problem) } else { short(problem) };
-                let (name, splits) = (format!("{arrangement}, {kv_heads} heads, {content:?}"), splits.clone());
+                let (name, splits) = (format!("{arrangement}, {kv_heads} heads, {content:?}"), every_split());
                 let (with_lse, padded) = (i % 2 == 0, i >= 2);
                 cases.push(DecodeCase { name, arrangement, kv_heads, kv_len, content, with_lse, padded, splits });
             }
         }
     }
-    let every_length = DecodeCase { kv_heads: 1, splits: vec![even(1), even(4), chunk(32)], ..cases[0].clone() };
-    cases.push(DecodeCase { name: "every length".into(), kv_len: (0..=140).collect(), ..every_length.clone() });
-    cases.push(DecodeCase { name: "one request".into(), kv_len: vec![3001], splits, ..every_length });
     cases
+}
+
+fn every_split() -> Vec<SplitPolicy> {
+    vec![even(1), even(2), even(3), even(7), even(16), even(64), chunk(64), chunk(512)]
+}
+
+/// Many requests, and one long one.
+fn long(problem: &DecodeProblem) -> Vec<DecodeCase> {
+    let [ragged, ..] = quick(problem);
+    let every_length = DecodeCase {
+        name: "every length".into(),
+        kv_heads: 1,
+        kv_len: (0..=140).collect(),
+        splits: vec![even(1), even(4), chunk(32)],
+        ..ragged
+    };
+    let one_request =
+        DecodeCase { name: "one request".into(), kv_len: vec![3001], splits: every_split(), ..every_length.clone() };
+    vec![every_length, one_request]
 }
 
 /// Lengths around pages, tiles and blocks of tiles; one of about 3,000.
@@ -190,4 +233,35 @@ pub fn append_cases(depth: Depth) -> Vec<AppendCase> {
         }
     }
     cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvkv_generator::{Preset, problems};
+    use nvkv_spec::{Operation, Problem};
+    use std::collections::HashSet;
+
+    /// Fewer launches, none of them long, and no length, split or content is left out for it.
+    #[test]
+    fn the_emulator_runs_a_part_of_each_case_and_every_part_somewhere() {
+        for operation in [Operation::Decode, Operation::Fused] {
+            let Problem::Decode(problem) = problems(Preset::Quick, &[operation])[0] else { unreachable!() };
+            for depth in [Depth::Quick, Depth::Full] {
+                let (all, few) = (decode_cases(&problem, depth), emulated_cases(&problem, depth));
+                let names = |cases: &[DecodeCase]| cases.iter().map(|case| case.name.clone()).collect::<Vec<_>>();
+                assert_eq!(names(&few), names(&all));
+                let lengths = |cases: &[DecodeCase]| -> HashSet<u32> {
+                    cases.iter().flat_map(|case| &case.kv_len).map(|&len| len.min(LONGEST_EMULATED)).collect()
+                };
+                assert_eq!(lengths(&few), lengths(&all));
+                let splits = |cases: &[DecodeCase]| -> HashSet<SplitPolicy> {
+                    cases.iter().flat_map(|case| &case.splits).copied().collect()
+                };
+                assert_eq!(splits(&few), splits(&all));
+                let tokens = few.iter().map(|c| c.splits.len() as u32 * c.kv_heads * c.kv_len.iter().sum::<u32>());
+                assert!(tokens.sum::<u32>() < 150_000, "{depth:?}");
+            }
+        }
+    }
 }

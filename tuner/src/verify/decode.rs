@@ -1,27 +1,25 @@
-//! One decode case on the GPU.
+//! One decode case.
 
+use super::executor::Executor;
 use super::host::{DecodeData, K_SCALE, Q_SCALE, V_SCALE, sm_scale};
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
-use crate::gpu::{Buffer, CudaError, Device, DeviceCache, Geometry, Kernel};
+use crate::gpu::{DeviceCache, Geometry};
 use nvkv_generator::Launch;
 use nvkv_spec::abi::{COUNTER_BYTES, DecodeParams};
 use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape, Variant};
-use std::rc::Rc;
 
 /// The status word's value before a launch: it is added to, not set.
 const STATUS_BEFORE: u32 = 7;
 
 /// Runs a case with each of its split policies; returns the largest relative L2 error.
-pub(super) fn run(
-    device: &Rc<Device>,
-    kernel: &Kernel,
-    problem: &Problem,
+pub(super) fn run<E: Executor>(
+    on: &mut E,
+    problem: &DecodeProblem,
     variant: &Variant,
     data: &DecodeData,
 ) -> Result<f64, Failure> {
-    let Problem::Decode(decode) = problem else { return Ok(0.0) };
-    let inputs = Inputs::new(device, decode, data)?;
+    let inputs = Inputs::new(on, problem, data)?;
     let mut largest = 0.0f64;
     for &split in &data.case.splits {
         let shape = Shape::Decode {
@@ -29,27 +27,27 @@ pub(super) fn run(
             context: data.case.context(),
             kv_heads: data.case.kv_heads,
         };
-        let launch = Launch::new(problem, variant, &shape, split);
-        let error = run_split(device, kernel, &inputs, &launch).map_err(|f| f.at(&format!("split {split}")))?;
+        let launch = Launch::new(&Problem::Decode(*problem), variant, &shape, split);
+        let error = run_split(on, &inputs, &launch).map_err(|f| f.at(&format!("split {split}")))?;
         largest = largest.max(error);
     }
     Ok(largest)
 }
 
 /// What all launches of a case read.
-struct Inputs<'a> {
+struct Inputs<'a, E: Executor> {
     problem: &'a DecodeProblem,
     data: &'a DecodeData,
     q_rows: RowStrides,
     kv_rows: RowStrides,
-    q: Buffer,
-    new_rows: Option<[Buffer; 2]>,
-    block_table: Buffer,
-    kv_len: Buffer,
+    q: E::Memory,
+    new_rows: Option<[E::Memory; 2]>,
+    block_table: E::Memory,
+    kv_len: E::Memory,
 }
 
-impl<'a> Inputs<'a> {
-    fn new(device: &Rc<Device>, problem: &'a DecodeProblem, data: &'a DecodeData) -> Result<Self, CudaError> {
+impl<'a, E: Executor> Inputs<'a, E> {
+    fn new(on: &mut E, problem: &'a DecodeProblem, data: &'a DecodeData) -> Result<Self, Failure> {
         let case = &data.case;
         let q_rows = RowStrides::new(case.kv_heads * problem.group, problem.head_dim, case.padded);
         let kv_rows = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
@@ -57,56 +55,56 @@ impl<'a> Inputs<'a> {
             AppendMode::Separate => None,
             AppendMode::Fused => {
                 let [k, v] = &data.new_rows;
-                Some([Buffer::from_slice(device, &kv_rows.spread(k))?, Buffer::from_slice(device, &kv_rows.spread(v))?])
+                Some([on.hold(&kv_rows.spread(k))?, on.hold(&kv_rows.spread(v))?])
             }
         };
         Ok(Self {
             problem,
             data,
-            q: Buffer::from_slice(device, &q_rows.spread(&data.q))?,
+            q: on.hold(&q_rows.spread(&data.q))?,
             q_rows,
             kv_rows,
             new_rows,
-            block_table: Buffer::from_slice(device, &data.block_table)?,
-            kv_len: Buffer::from_slice(device, &data.kv_len)?,
+            block_table: on.hold(&data.block_table)?,
+            kv_len: on.hold(&data.kv_len)?,
         })
     }
 }
 
 /// What one launch writes.
-struct Outputs {
-    out: Guarded,
-    lse: Option<Guarded>,
-    cache: Guarded,
-    status: Guarded,
-    workspace: Guarded,
+struct Outputs<E: Executor> {
+    out: Guarded<E>,
+    lse: Option<Guarded<E>>,
+    cache: Guarded<E>,
+    status: Guarded<E>,
+    workspace: Guarded<E>,
 }
 
-impl Outputs {
-    fn new(device: &Rc<Device>, inputs: &Inputs, launch: &Launch) -> Result<Self, CudaError> {
+impl<E: Executor> Outputs<E> {
+    fn new(on: &mut E, inputs: &Inputs<E>, launch: &Launch) -> Result<Self, Failure> {
         let rows = inputs.data.kv_len.len() * inputs.problem.q_len as usize;
         let heads = (inputs.data.case.kv_heads * inputs.problem.group) as usize;
-        let lse = inputs.data.case.with_lse.then(|| Guarded::poisoned(device, "lse", rows * heads * 4));
+        let lse = inputs.data.case.with_lse.then(|| Guarded::poisoned(on, "lse", rows * heads * 4));
         Ok(Self {
-            out: Guarded::poisoned(device, "out", rows * inputs.q_rows.token * 2)?,
+            out: Guarded::poisoned(on, "out", rows * inputs.q_rows.token * 2)?,
             lse: lse.transpose()?,
-            cache: Guarded::holding(device, "the cache", &inputs.data.cache.bytes)?,
-            status: Guarded::holding(device, "status", &[STATUS_BEFORE])?,
-            workspace: workspace(device, launch.workspace_bytes as usize)?,
+            cache: Guarded::holding(on, "the cache", &inputs.data.cache.bytes)?,
+            status: Guarded::holding(on, "status", &[STATUS_BEFORE])?,
+            workspace: workspace(on, launch.workspace_bytes as usize)?,
         })
     }
 }
 
-fn params(inputs: &Inputs, outputs: &Outputs, launch: &Launch) -> DecodeParams {
+fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch) -> DecodeParams {
     let data = inputs.data;
-    let new_row = |i: usize| inputs.new_rows.as_ref().map_or(0, |rows| rows[i].address());
+    let new_row = |i: usize| inputs.new_rows.as_ref().map_or(0, |rows| E::address(&rows[i]));
     let cache = DeviceCache { base: outputs.cache.address(), layout: &data.cache.layout, format: data.cache.format };
     cache.decode_params(DecodeParams {
-        q: inputs.q.address(),
+        q: E::address(&inputs.q),
         out: outputs.out.address(),
         lse: outputs.lse.as_ref().map_or(0, Guarded::address),
-        block_table: inputs.block_table.address(),
-        kv_len: inputs.kv_len.address(),
+        block_table: E::address(&inputs.block_table),
+        kv_len: E::address(&inputs.kv_len),
         new_k: new_row(0),
         new_v: new_row(1),
         status: outputs.status.address(),
@@ -133,24 +131,22 @@ fn params(inputs: &Inputs, outputs: &Outputs, launch: &Launch) -> DecodeParams {
 }
 
 /// Two launches on one workspace: the second sees what the first left there.
-fn run_split(device: &Rc<Device>, kernel: &Kernel, inputs: &Inputs, launch: &Launch) -> Result<f64, Failure> {
-    let outputs = Outputs::new(device, inputs, launch)?;
+fn run_split<E: Executor>(on: &mut E, inputs: &Inputs<E>, launch: &Launch) -> Result<f64, Failure> {
+    let outputs = Outputs::new(on, inputs, launch)?;
     let params = params(inputs, &outputs, launch);
     let geometry = Geometry { grid: launch.grid, threads: launch.threads, shared_bytes: launch.shared_bytes };
-    kernel.allow_shared(launch.shared_bytes)?;
     let mut results = Vec::new();
     for _ in 0..2 {
-        outputs.out.poison()?;
-        outputs.lse.as_ref().map_or(Ok(()), Guarded::poison)?;
-        kernel.launch(geometry, &params)?;
-        device.synchronize()?;
-        let out: Vec<u16> = outputs.out.read()?;
-        let lse: Vec<f32> = outputs.lse.as_ref().map_or(Ok(Vec::new()), Guarded::read)?;
+        outputs.out.poison(on)?;
+        outputs.lse.as_ref().map_or(Ok(()), |lse| lse.poison(on))?;
+        on.launch(geometry, &params)?;
+        let out: Vec<u16> = outputs.out.read(on)?;
+        let lse: Vec<f32> = outputs.lse.as_ref().map_or(Ok(Vec::new()), |lse| lse.read(on))?;
         results.push((out, lse));
     }
     let (out, lse) = &results[0];
     let error = check_result(inputs, out, lse)?;
-    check_cache(inputs, &outputs)?;
+    check_cache(on, inputs, &outputs)?;
     let bits = |lse: &[f32]| lse.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     if results[1].0 != *out || bits(&results[1].1) != bits(lse) {
         // Tells a counter that is not left zeroed from a race: the former is wrong by much.
@@ -163,7 +159,7 @@ fn run_split(device: &Rc<Device>, kernel: &Kernel, inputs: &Inputs, launch: &Lau
     Ok(error)
 }
 
-fn check_result(inputs: &Inputs, out: &[u16], lse: &[f32]) -> Result<f64, Failure> {
+fn check_result<E: Executor>(inputs: &Inputs<E>, out: &[u16], lse: &[f32]) -> Result<f64, Failure> {
     let data = inputs.data;
     let Some(dense) = inputs.q_rows.gather(out) else {
         return Err(Failure::Wrong { error: f64::NAN, detail: "wrote between the rows of out".to_string() });
@@ -177,24 +173,24 @@ fn check_result(inputs: &Inputs, out: &[u16], lse: &[f32]) -> Result<f64, Failur
 }
 
 /// After both launches: the cache to the bit, and the status of two appends of the same rows.
-fn check_cache(inputs: &Inputs, outputs: &Outputs) -> Result<(), Failure> {
-    compare::bytes("the cache", &outputs.cache.read()?, &inputs.data.cache_after.bytes)?;
+fn check_cache<E: Executor>(on: &E, inputs: &Inputs<E>, outputs: &Outputs<E>) -> Result<(), Failure> {
+    compare::bytes("the cache", &outputs.cache.read(on)?, &inputs.data.cache_after.bytes)?;
     let expected = STATUS_BEFORE + 2 * inputs.data.non_finite;
-    let status: Vec<u32> = outputs.status.read()?;
+    let status: Vec<u32> = outputs.status.read(on)?;
     if status[0] != expected {
         let counted = format!("status is {} after two launches, not {expected}", status[0]);
         return Err(Failure::Wrong { error: f64::NAN, detail: counted });
     }
-    let workspace: Vec<u8> = outputs.workspace.read()?;
+    let workspace: Vec<u8> = outputs.workspace.read(on)?;
     let counters = &workspace[..workspace.len().min(COUNTER_BYTES as usize)];
     compare::bytes("the counters", counters, &vec![0; counters.len()])
 }
 
 /// Zeroed counters; what follows them needs no preparation, so it is poisoned.
-fn workspace(device: &Rc<Device>, bytes: usize) -> Result<Guarded, CudaError> {
-    let workspace = Guarded::poisoned(device, "the workspace", bytes)?;
+fn workspace<E: Executor>(on: &mut E, bytes: usize) -> Result<Guarded<E>, Failure> {
+    let workspace = Guarded::poisoned(on, "the workspace", bytes)?;
     if bytes > 0 {
-        workspace.upload(&vec![0u8; COUNTER_BYTES as usize])?;
+        workspace.upload(on, &vec![0u8; COUNTER_BYTES as usize])?;
     }
     Ok(workspace)
 }

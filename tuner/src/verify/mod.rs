@@ -1,4 +1,4 @@
-//! Correctness on the GPU: a kernel against the CPU reference, over cases that hold every known trap.
+//! Correctness, on a GPU or in the emulator: a kernel against the CPU reference, over cases that hold every known trap.
 //!
 //! Outputs are poisoned and lie between canaries, what a kernel may not see is NaN, and each launch is
 //! made twice on one workspace: results must be the same to the bit.
@@ -7,20 +7,28 @@ mod append;
 mod case;
 mod compare;
 mod decode;
+mod emulated;
+mod executor;
 mod guarded;
 mod host;
+mod on_gpu;
+mod prepared;
 mod random;
 mod rows;
 
+pub use case::{AppendCase, Content, DecodeCase};
 pub(crate) use compare::{has_nan, outputs as compare_outputs};
+pub use emulated::{Emulation, Work, emulate};
 use guarded::Guarded;
 pub(crate) use host::{K_SCALE, Q_SCALE, V_SCALE, new_slots, sm_scale};
+pub use prepared::Prepared;
 pub(crate) use random::{normal_bits, seeded};
 
 use crate::gpu::{CudaError, Device, Kernel};
 use crate::worker::{Depth, VerifyReport, VerifyRequest};
-use host::{AppendData, DecodeData};
-use nvkv_spec::{Outcome, Problem, Stage, Variant};
+use nvkv_emulator::EmulationError;
+use nvkv_spec::{Outcome, Problem, Stage};
+use on_gpu::OnGpu;
 use std::rc::Rc;
 
 /// Why a kernel failed.
@@ -37,6 +45,18 @@ pub(crate) enum Failure {
     /// A driver call failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// The emulator found a mistake, or cannot run the kernel.
+    #[error("{detail}")]
+    Fault {
+        /// The case, and what it says.
+        detail: String,
+    },
+}
+
+impl From<EmulationError> for Failure {
+    fn from(error: EmulationError) -> Self {
+        Self::Fault { detail: error.to_string() }
+    }
 }
 
 impl Failure {
@@ -45,6 +65,7 @@ impl Failure {
         match self {
             Self::Wrong { error, detail } => Self::Wrong { error, detail: format!("{place}: {detail}") },
             Self::Cuda(error) => Self::Cuda(CudaError { reason: format!("{} at {place}", error.reason), ..error }),
+            Self::Fault { detail } => Self::Fault { detail: format!("{place}: {detail}") },
         }
     }
 
@@ -54,20 +75,15 @@ impl Failure {
             Self::Wrong { error, detail } => Outcome::Wrong { error, detail },
             Self::Cuda(error) if error.sticky => Outcome::Crashed { stage, detail: error.to_string() },
             Self::Cuda(error) => Outcome::LaunchFailed { error: error.to_string() },
+            Self::Fault { detail } => Outcome::Faulted { detail },
         }
     }
-}
-
-/// Cases of one problem with their reference results.
-enum Prepared {
-    Decode(Vec<DecodeData>),
-    Append(Vec<AppendData>),
 }
 
 /// Verifies kernels on one device; keeps the reference results of the problem at hand.
 pub(crate) struct Verifier {
     device: Rc<Device>,
-    prepared: Option<(Problem, Depth, Prepared)>,
+    prepared: Option<(Depth, Prepared)>,
 }
 
 impl Verifier {
@@ -81,42 +97,13 @@ impl Verifier {
         let VerifyRequest { problem, kernel: candidate, depth } = request;
         let device = self.device.clone();
         let kernel = Kernel::load(&device, &candidate.cubin, &candidate.id.symbol())?;
-        let mut report = VerifyReport { max_error: 0.0, cases: 0 };
-        match (problem, candidate.variant, self.prepared(problem, *depth)) {
-            (Problem::Decode(_), Variant::Decode(_), Prepared::Decode(cases)) => {
-                for data in cases {
-                    let error = decode::run(&device, &kernel, problem, &candidate.variant, data)
-                        .map_err(|failure| failure.at(&data.case.name))?;
-                    report.max_error = report.max_error.max(error);
-                    report.cases += data.case.splits.len() as u32;
-                }
-            }
-            (Problem::Append(p), Variant::Append(_), Prepared::Append(cases)) => {
-                for data in cases {
-                    append::run(&device, &kernel, p, &candidate.variant, data)
-                        .map_err(|failure| failure.at(&data.case.name))?;
-                    report.cases += 1;
-                }
-            }
-            _ => {
-                let detail = format!("{} is no variant of {}", candidate.variant.key(), problem.key());
-                return Err(Failure::Wrong { error: f64::NAN, detail });
-            }
-        }
-        Ok(report)
+        let prepared = self.prepared(problem, *depth);
+        prepared.run(&candidate.variant, || Ok(OnGpu { device: &device, kernel: &kernel }))
     }
 
     fn prepared(&mut self, problem: &Problem, depth: Depth) -> &Prepared {
-        let kept = self.prepared.take().filter(|(p, d, _)| p == problem && *d == depth);
-        let prepare = || match problem {
-            Problem::Decode(p) => {
-                Prepared::Decode(case::decode_cases(p, depth).iter().map(|c| DecodeData::new(p, c)).collect())
-            }
-            Problem::Append(p) => {
-                Prepared::Append(case::append_cases(depth).iter().map(|c| AppendData::new(p, c)).collect())
-            }
-        };
-        let (_, _, prepared) = self.prepared.insert(kept.unwrap_or_else(|| (*problem, depth, prepare())));
+        let kept = self.prepared.take().filter(|(d, prepared)| prepared.problem() == problem && *d == depth);
+        let (_, prepared) = self.prepared.insert(kept.unwrap_or_else(|| (depth, Prepared::for_gpu(problem, depth))));
         prepared
     }
 }

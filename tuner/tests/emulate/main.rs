@@ -1,69 +1,54 @@
 //! Generated kernels in the emulator: compiled by NVRTC for every target, run on the CPU, held to the reference.
 
-mod append;
-mod decode;
-mod random;
+mod mutations;
 mod samples;
 mod speed;
 
-use decode::Batch;
 use nvkv_generator::{Preset, default_variant, feasible, problems, render, variants};
-use nvkv_spec::abi::Field;
+use nvkv_spec::layout::Arrangement;
 use nvkv_spec::{
-    AppendMode, DecodeProblem, Dtype, KvFormat, Numerics, Operation, Problem, SplitPolicy, Target, VScaleOrder, Variant,
+    AppendMode, DecodeProblem, Dtype, KernelId, KvFormat, Numerics, Operation, Problem, SplitPolicy, Target,
+    VScaleOrder, Variant,
 };
 use nvkv_tuner::gpu::Nvrtc;
+use nvkv_tuner::pipeline::compile::reason;
+use nvkv_tuner::verify::{AppendCase, Content, DecodeCase, Prepared, emulate};
 use rayon::prelude::*;
-use serde::Serialize;
-use std::collections::HashSet;
-
-/// Largest relative L2 error of an f16 output.
-const TOLERANCE: f64 = 1e-3;
+use std::collections::{HashMap, HashSet};
 
 /// A kernel as NVRTC made it.
-pub struct Compiled {
-    /// Its entry.
-    pub symbol: String,
-    /// What it was rendered from.
-    pub variant: Variant,
-    /// Its PTX, with lines of the source.
-    pub ptx: String,
+struct Compiled {
+    symbol: String,
+    variant: Variant,
+    /// With lines of the source.
+    ptx: String,
 }
 
 impl Compiled {
-    /// The PTX alone: for a virtual target NVRTC makes no machine code, and the PTX is the same.
     fn new(nvrtc: &Nvrtc, problem: &Problem, variant: Variant, target: Target) -> Self {
         let source = render(problem, &variant, target).expect("templates render");
+        Self::of_source(nvrtc, &source.text, (problem, variant, target))
+    }
+
+    /// The PTX alone: for a virtual target NVRTC makes no machine code, and the PTX is the same.
+    fn of_source(nvrtc: &Nvrtc, text: &str, (problem, variant, target): (&Problem, Variant, Target)) -> Self {
+        let id = KernelId::new(problem, &variant);
         let arch = format!("-arch={}", target.name().replace("sm_", "compute_"));
         let options = [arch, "--std=c++17".into(), "--device-as-default-execution-space".into(), "-lineinfo".into()];
-        let output = nvrtc.compile(&source.text, "kernel.cu", &options).expect("NVRTC runs");
-        assert!(output.accepted, "{} for {target}: {}", source.id, output.log);
-        Self { symbol: source.id.symbol(), variant, ptx: output.ptx }
+        let output = nvrtc.compile(text, "kernel.cu", &options).expect("NVRTC runs");
+        assert!(output.accepted, "{id} for {target}: {}", output.log);
+        Self { symbol: id.symbol(), variant, ptx: output.ptx }
+    }
+
+    /// Why the kernel is not right.
+    fn failure(&self, prepared: &Prepared) -> Option<String> {
+        emulate(prepared, &self.variant, &self.symbol, &self.ptx).err().map(|outcome| reason(&outcome))
     }
 }
 
 /// Numbers as bytes.
-pub fn bytes_of<T: Copy, const N: usize>(values: &[T], to_bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+fn bytes_of<T: Copy, const N: usize>(values: &[T], to_bytes: fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&value| to_bytes(value)).collect()
-}
-
-/// A parameter struct as the kernel gets it, from its table of fields.
-pub fn param_bytes(fields: &[Field], params: &impl Serialize) -> Vec<u8> {
-    let values = serde_json::to_value(params).expect("parameters are numbers");
-    let mut bytes = Vec::new();
-    for field in fields {
-        let value = &values[field.name];
-        let field_bytes = match field.cuda_type {
-            "float" => (value.as_f64().expect("a float") as f32).to_le_bytes().to_vec(),
-            "unsigned int" => (value.as_u64().expect("an unsigned int") as u32).to_le_bytes().to_vec(),
-            "long long" => value.as_i64().expect("a long long").to_le_bytes().to_vec(),
-            _ => value.as_u64().expect("a pointer").to_le_bytes().to_vec(),
-        };
-        bytes.resize(field.offset, 0);
-        bytes.extend(field_bytes);
-    }
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    bytes
 }
 
 fn nvrtc() -> Nvrtc {
@@ -117,21 +102,37 @@ fn decode_kernels(target: Target) -> Vec<(Target, DecodeProblem, Variant)> {
     all
 }
 
+/// Empty, one token, several splits with a ragged end, more than one tile and page.
+fn batch() -> DecodeCase {
+    DecodeCase {
+        name: "batch".into(),
+        arrangement: Arrangement::Hnd,
+        kv_heads: 2,
+        kv_len: vec![0, 2, 300, 77],
+        content: Content::Random,
+        with_lse: true,
+        padded: false,
+        splits: vec![SplitPolicy::Even { splits: 3 }],
+    }
+}
+
+fn append_case() -> AppendCase {
+    let (name, arrangement) = ("tokens".into(), Arrangement::Hnd);
+    AppendCase { name, arrangement, kv_heads: 2, tokens: 37, k_scale: 0.37, padded: false }
+}
+
 #[test]
 fn every_path_of_every_target_decodes_as_the_reference_does() {
     let nvrtc = nvrtc();
-    // Empty, one token, several splits with a ragged end, more than one tile and page.
-    let batch = Batch { kv_len: vec![0, 2, 300, 77], kv_heads: 2, split: SplitPolicy::Even { splits: 3 } };
     let kernels: Vec<_> = Target::ALL.iter().flat_map(|&target| decode_kernels(target)).collect();
+    let problems: HashSet<_> = kernels.iter().map(|(_, problem, _)| *problem).collect();
+    let prepared: HashMap<_, _> = problems.into_iter().map(|p| (p, Prepared::decode(&p, &[batch()]))).collect();
     let failures: Vec<String> = kernels
         .into_par_iter()
         .filter_map(|(target, problem, variant)| {
             let compiled = Compiled::new(&nvrtc, &Problem::Decode(problem), variant, target);
-            match decode::check(&problem, &compiled, &batch) {
-                Ok((_, error)) if error <= TOLERANCE => None,
-                Ok((_, error)) => Some(format!("{} for {target}: error {error:.2e}", compiled.symbol)),
-                Err(error) => Some(format!("{} for {target}: {error}", compiled.symbol)),
-            }
+            let failure = compiled.failure(&prepared[&problem])?;
+            Some(format!("{} for {target}: {failure}", compiled.symbol))
         })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -143,13 +144,12 @@ fn append_writes_the_reference_s_bytes_for_every_target() {
     let base = base().append_problem();
     let interleaved = DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, head_dim: 64, ..self::base() };
     let fp8 = DecodeProblem { kv_format: KvFormat::Fp8E4m3, dtype: Dtype::Bf16, ..self::base() };
-    let problems = [base, interleaved.append_problem(), fp8.append_problem()];
-    Target::ALL.par_iter().for_each(|&target| {
-        for problem in problems {
-            let variant = default_variant(&Problem::Append(problem), target);
-            let compiled = Compiled::new(&nvrtc, &Problem::Append(problem), variant, target);
-            append::check(&problem, &compiled)
-                .unwrap_or_else(|error| panic!("{} for {target}: {error}", compiled.symbol));
-        }
-    });
+    for problem in [base, interleaved.append_problem(), fp8.append_problem()] {
+        let prepared = Prepared::append(&problem, &[append_case()]);
+        Target::ALL.par_iter().for_each(|&target| {
+            let problem = Problem::Append(problem);
+            let compiled = Compiled::new(&nvrtc, &problem, default_variant(&problem, target), target);
+            assert_eq!(compiled.failure(&prepared), None, "{} for {target}", compiled.symbol);
+        });
+    }
 }

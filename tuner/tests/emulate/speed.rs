@@ -1,12 +1,10 @@
 //! How fast the emulator is, on all cores and with all checks:
 //! `cargo test --release -p nvkv-tuner --test emulate speed -- --ignored --nocapture`
 
-use crate::decode::Batch;
-use crate::{Compiled, append, base, decode, nvrtc};
-use nvkv_emulator::Stats;
+use crate::{Compiled, append_case, base, batch, nvrtc};
 use nvkv_generator::{Preset, default_variant, feasible, variants};
 use nvkv_spec::{DecodeProblem, Mma, Numerics, Problem, SplitPolicy, Target, Variant};
-use std::time::{Duration, Instant};
+use nvkv_tuner::verify::{AppendCase, DecodeCase, Prepared, Work, emulate};
 
 /// Runs of each kernel; the fastest counts, since other work on the machine only slows.
 const RUNS: usize = 5;
@@ -19,19 +17,13 @@ fn variant_with(problem: &Problem, target: Target, mma: Mma) -> Variant {
     found.unwrap_or_else(|| panic!("no variant of {} with {mma} for {target}", problem.key()))
 }
 
-fn fastest(mut run: impl FnMut() -> Stats) -> (Stats, Duration) {
-    let timed = (0..RUNS).map(|_| {
-        let start = Instant::now();
-        let stats = run();
-        (stats, start.elapsed())
-    });
-    timed.min_by_key(|(_, time)| *time).expect("there is a run")
-}
-
-fn report(name: &str, (stats, time): (Stats, Duration)) {
+fn report(name: &str, prepared: &Prepared, Compiled { symbol, variant, ptx }: &Compiled) {
+    let run = |_| emulate(prepared, variant, symbol, ptx).unwrap_or_else(|outcome| panic!("{name}: {outcome:?}")).work;
+    let Work { launches, stats, time } = (0..RUNS).map(run).min_by_key(|work| work.time).expect("there is a run");
     let rate = stats.thread_instructions as f64 / time.as_secs_f64() / 1e6;
     let lanes = stats.thread_instructions as f64 / stats.warp_instructions as f64;
-    println!("{name:<44} {rate:>6.0} M/s {:>9.3} s {lanes:>6.1} lanes", time.as_secs_f64());
+    let seconds = time.as_secs_f64() / f64::from(launches);
+    println!("{name:<44} {rate:>6.0} M/s {seconds:>9.3} s {lanes:>6.1} lanes");
 }
 
 #[test]
@@ -40,7 +32,8 @@ fn speed() {
     let nvrtc = nvrtc();
     let fp8 = base();
     let exact = DecodeProblem { numerics: Numerics::Exact, ..fp8 };
-    let batch = Batch { kv_len: vec![300, 300], kv_heads: 8, split: SplitPolicy::Even { splits: 2 } };
+    let splits = vec![SplitPolicy::Even { splits: 2 }];
+    let requests = DecodeCase { kv_len: vec![300, 300], kv_heads: 8, splits, ..batch() };
     println!("decode of 2 requests x 300 tokens x 8 KV heads, D = 128:");
     for (problem, target, mma) in [
         (fp8, Target::Sm90a, Mma::Wgmma),
@@ -51,13 +44,12 @@ fn speed() {
     ] {
         let variant = variant_with(&Problem::Decode(problem), target, mma);
         let compiled = Compiled::new(&nvrtc, &Problem::Decode(problem), variant, target);
-        let mut prepared = decode::Prepared::new(&problem, &compiled, &batch).expect("NVRTC's PTX is read");
-        let name = format!("{target} {} {mma}", problem.numerics);
-        report(&name, fastest(|| prepared.launch().unwrap_or_else(|error| panic!("{name}: {error}"))));
+        let prepared = Prepared::decode(&problem, std::slice::from_ref(&requests));
+        report(&format!("{target} {} {mma}", problem.numerics), &prepared, &compiled);
     }
     let problem = fp8.append_problem();
     let variant = default_variant(&Problem::Append(problem), Target::Sm90a);
     let compiled = Compiled::new(&nvrtc, &Problem::Append(problem), variant, Target::Sm90a);
-    let mut prepared = append::Prepared::new(&problem, &compiled, 4096).expect("NVRTC's PTX is read");
-    report("sm_90a append", fastest(|| prepared.launch().unwrap_or_else(|error| panic!("append: {error}"))));
+    let prepared = Prepared::append(&problem, &[AppendCase { tokens: 4096, ..append_case() }]);
+    report("sm_90a append", &prepared, &compiled);
 }

@@ -59,6 +59,6 @@ fn check_trust(selection: &Selection, kernel: &Kernel) -> Option<String> {
     if !matches!(time, (Some(us), None) if us.is_finite() && us > 0.0) {
         return Some("its times are not those of its trust: timed has a median, predicted a prediction".into());
     }
-    let unfounded = selection.trust == Trust::Timed && kernel.evidence == Evidence::Predicted;
-    unfounded.then(|| format!("timed, it says, but {} was never run", kernel.id))
+    let unfounded = selection.trust == Trust::Timed && !matches!(kernel.evidence, Evidence::VerifiedOnGpu { .. });
+    unfounded.then(|| format!("timed, it says, but {} was never run on a GPU", kernel.id))
 }

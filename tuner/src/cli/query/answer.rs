@@ -1,7 +1,7 @@
 //! The answer to a query, for people and for programs.
 
 use crate::report::two_digits;
-use nvkv_db::{Answer, KernelRecord, PredictedWinner, Query, Winner};
+use nvkv_db::{Answer, Emulated, KernelRecord, PredictedWinner, Query, Winner};
 use nvkv_generator::Launch;
 use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
 use serde_json::{Value, json};
@@ -142,8 +142,11 @@ fn timed(trust: &str, winner: &Winner) -> String {
 
 fn predicted(winner: &PredictedWinner, distance: f64) -> String {
     let shape = if distance == 0.0 { winner.shape.key() } else { near(winner.shape, distance) };
+    let checked = winner.emulated.map_or("compiled only, never run".into(), |Emulated { cases, error }| {
+        format!("right in the emulator ({cases} cases, relative error at most {error:.1e}), on no GPU")
+    });
     format!(
-        "trust      PREDICTED for {shape}: compiled only, never run\ntime       about {} µs by the model, not a measurement\n\
+        "trust      PREDICTED for {shape}: {checked}\ntime       about {} µs by the model, not a measurement\n\
              compiled   {}, NVRTC {}\n",
         two_digits(winner.predicted_us),
         winner.created_at,

@@ -1,0 +1,240 @@
+//! The checker is checked: mistakes as people make them, seeded into the templates one at a time. The emulator must
+//! find each of them, by a wrong result or by a fault, and nothing in the kernels as they are.
+
+use crate::{Compiled, append_case, base, batch, nvrtc};
+use nvkv_generator::{feasible, render};
+use nvkv_spec::{
+    AppendMode, AppendVariant, DecodeProblem, DecodeVariant, Dequant, KvFormat, Mma, Numerics, Operands, Path, Problem,
+    SplitPolicy, Staging, Target, VScaleOrder, Variant,
+};
+use nvkv_tuner::verify::{Content, DecodeCase, Prepared};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::fs;
+
+/// A kernel to seed faults into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kernel {
+    /// Table dequantisation, `wgmma`, a ring of two.
+    Wgmma,
+    /// Codes placed into f16, tiles of two pages, a ring of three.
+    Place,
+    /// Blackwell's conversion, staging in registers.
+    Registers,
+    /// Sixteen query rows, operands straight.
+    Straight,
+    /// An FP8 cache.
+    Fp8Cache,
+    /// The append fused in, two new tokens, V scales interleaved.
+    Fused,
+    /// The append alone.
+    Append,
+}
+
+/// What the kernel is run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum On {
+    /// The batch of the other tests.
+    Batch,
+    /// One request in one part, with one key in its middle that outweighs all others.
+    HugeKey,
+    /// One request of one full page.
+    OnePage,
+}
+
+/// A mistake: in `file`, `text` becomes `replacement`.
+struct Mutation {
+    what: &'static str,
+    file: &'static str,
+    text: &'static str,
+    replacement: &'static str,
+    kernel: Kernel,
+    on: On,
+}
+
+const fn in_batch(
+    what: &'static str,
+    kernel: Kernel,
+    file: &'static str,
+    [text, replacement]: [&'static str; 2],
+) -> Mutation {
+    Mutation { what, file, text, replacement, kernel, on: On::Batch }
+}
+
+use Kernel::{Append, Fp8Cache, Fused, Place, Registers, Straight, Wgmma};
+
+#[rustfmt::skip]
+const MUTATIONS: &[Mutation] = &[
+    // Lanes and their shares.
+    in_batch("K of a wrong token", Wgmma, "stages/shape.cuh", ["4 * (lane.g & 1) + 8 * half", "2 * (lane.g & 1) + 8 * half"]),
+    in_batch("V at a wrong lane's place", Registers, "stages/load_registers.cuh", ["(8 * c + lane.g) * V_CHUNK", "(8 * c + lane.t) * V_CHUNK"]),
+    in_batch("P not transposed", Wgmma, "stages/softmax.cuh", ["SWAPPED ? transpose_8x8(low) : low", "low"]),
+    in_batch("rows of scores and output exchanged", Straight, "stages/shape.cuh", ["SWAPPED ? i & 1 : i >> 1", "i & 1"]),
+    in_batch("a wrong query head", Wgmma, "stages/queries.cuh", ["work.head * GROUP + r % GROUP", "work.head + r % GROUP"]),
+    // Codes and scales.
+    in_batch("nibbles in a wrong order", Place, "stages/dequant.cuh", ["r + 4 * half : 2 * r + half", "2 * r + half : 2 * r + half"]),
+    in_batch("signs of two nibbles exchanged", Wgmma, "stages/dequant.cuh", ["0x9D8C", "0x9C8D"]),
+    in_batch("a byte converted twice", Registers, "stages/convert_e2m1.cuh", ["out[0] = e2m1x2_to_f16x2<0>(codes)", "out[0] = e2m1x2_to_f16x2<1>(codes)"]),
+    in_batch("bytes of two tokens mixed up", Fp8Cache, "stages/values.cuh", ["{prmt(first, second, 0x5140)", "{prmt(first, second, 0x5410)"]),
+    in_batch("a wrong entry of the table", Wgmma, "stages/table.cuh", ["6.0f * sf", "5.0f * sf"]),
+    in_batch("the scale of a neighbouring V token", Wgmma, "stages/values.cuh", ["table_entry(table, v.scales[2 * pair + 1][SCALE])", "table_entry(table, v.scales[2 * pair][SCALE])"]),
+    in_batch("the scale of a neighbouring K block", Place, "stages/scores.cuh", ["SCALE ? 0x3232 : 0x1010", "SCALE ? 0x1010 : 0x3232"]),
+    in_batch("V scales in a wrong order", Fused, "stages/scale_order.cuh", ["4 * s + (t & 3)", "s + (HEAD_DIM / 16) * (t & 3)"]),
+    // Addresses.
+    in_batch("a wrong page of a tile", Place, "stages/load.cuh", ["page, i / PAGE)", "page, i % PAGE)"]),
+    Mutation { on: On::OnePage, ..in_batch("a page past the last one", Wgmma, "stages/load.cuh", ["(work.kv_len - 1) / PAGE", "work.kv_len / PAGE"]) },
+    in_batch("output with a wrong stride", Fused, "stages/store.cuh", ["token * p.out_stride_token", "token * p.out_stride_head"]),
+    in_batch("V of a wrong head", Registers, "stages/load.cuh", ["p.v_data + head * p.v_data_head", "p.v_data + head * p.v_scales_head"]),
+    // Staging.
+    in_batch("copies not waited for", Wgmma, "stages/attend_ring.cuh", ["copy_wait<STAGES - 2>()", "copy_wait<STAGES - 1>()"]),
+    in_batch("copies never committed", Place, "stages/attend_ring.cuh", ["copy_commit();", ""]),
+    in_batch("other lanes' copies not waited for", Place, "stages/attend_ring.cuh", ["__syncwarp();", ""]),
+    in_batch("a stale stage", Wgmma, "stages/attend_ring.cuh", ["read = feed.following(read);", ""]),
+    // Barriers and fences.
+    in_batch("no barrier before the table is read", Fused, "decode.cu.tera", ["__syncthreads();\n    State", "State"]),
+    in_batch("no barrier before warps are merged", Place, "stages/merge.cuh", ["        __syncthreads();\n        if (warp < half)", "        if (warp < half)"]),
+    in_batch("a warp barrier for one lane", Wgmma, "stages/store.cuh", ["if (lane.index == 0) *ticket", "if (lane.index == 0) __syncwarp(), *ticket"]),
+    in_batch("no fence before a split is published", Wgmma, "stages/store.cuh", ["__threadfence();\n        __syncwarp();", "__syncwarp();"]),
+    in_batch("no proxy fence after Q is stored", Wgmma, "stages/queries.cuh", ["fence_async_shared();", ";"]),
+    in_batch("no wgmma fence", Wgmma, "stages/scores.cuh", ["wgmma_fence();", ""]),
+    in_batch("no wgmma wait", Wgmma, "stages/scores.cuh", ["wgmma_wait();", ";"]),
+    in_batch("wgmma without its sum so far", Wgmma, "stages/scores.cuh", ["b, step %", "b, 0 * step %"]),
+    // Masks and softmax.
+    in_batch("one token too many", Wgmma, "stages/scores.cuh", [">= visible)", "> visible)"]),
+    in_batch("a new token that sees the next", Fused, "stages/work.cuh", ["- Q_LEN + i + 1", "- Q_LEN + i + 2"]),
+    in_batch("NaN past the end in V", Registers, "stages/values.cuh", ["< work.kv_len) continue;", "<= work.kv_len) continue;"]),
+    Mutation { on: On::HugeKey, ..in_batch("output not rescaled", Wgmma, "stages/softmax.cuh", ["scale_output(state, factor);", ""]) },
+    Mutation { on: On::HugeKey, ..in_batch("sum not rescaled", Place, "stages/softmax.cuh", ["state.sum[slot] *= factor[slot];", ""]) },
+    in_batch("log-sum-exp to base 2", Wgmma, "stages/store.cuh", ["LN2 * (state.max", "(state.max"]),
+    // Splits.
+    in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["split < work.splits; split += WARPS", "split < work.splits - 1; split += WARPS"]),
+    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["(work.kv_len + tokens - 1) / tokens", "work.kv_len / tokens"]),
+    Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - next) * q.scale[slot])", "1.0f"]) },
+    in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["!= work.splits - 1", "!= work.splits"]),
+    in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
+    // The append.
+    in_batch("codes rounded down", Append, "stages/requant.cuh", ["fmaf(q, 2.0f, ROUND)", "fmaf(q, 2.0f, -0.4f) + ROUND"]),
+    in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["row.non_finite += special;", ""]),
+    in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
+    in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
+    in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["if (slot < 0) return 0;", ""]),
+];
+
+impl Kernel {
+    fn place(self) -> (Problem, Variant, Target) {
+        let (fp8, exact) = (base(), DecodeProblem { numerics: Numerics::Exact, ..base() });
+        let path = |dequant, mma| Path { dequant, mma };
+        let table = path(Dequant::Table, Mma::F16);
+        let [place, convert] = [Dequant::Place, Dequant::Convert].map(|dequant| path(dequant, Mma::F16));
+        let ring = |stages| Staging::CpAsync { stages };
+        let swapped = DecodeVariant {
+            k_path: path(Dequant::Table, Mma::Wgmma),
+            v_path: table,
+            operands: Operands::Swapped,
+            query_tile: 8,
+            warps: 4,
+            tile_tokens: 16,
+            staging: ring(2),
+            blocks_per_sm: 2,
+        };
+        let decode = |problem, variant, target| (Problem::Decode(problem), Variant::Decode(variant), target);
+        match self {
+            Wgmma => decode(fp8, swapped, Target::Sm90a),
+            Place => {
+                let tiles = DecodeVariant { tile_tokens: 32, staging: ring(3), blocks_per_sm: 1, ..swapped };
+                decode(exact, DecodeVariant { k_path: place, v_path: place, ..tiles }, Target::Sm103a)
+            }
+            Registers => {
+                let staging = Staging::Registers;
+                decode(exact, DecodeVariant { k_path: convert, v_path: convert, staging, ..swapped }, Target::Sm100a)
+            }
+            Straight => {
+                let rows = DecodeVariant { operands: Operands::Straight, query_tile: 16, ..swapped };
+                let problem = DecodeProblem { group: 16, ..exact };
+                decode(problem, DecodeVariant { k_path: place, v_path: place, ..rows }, Target::Sm89)
+            }
+            Fp8Cache => {
+                let problem = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..fp8 };
+                let k_path = path(Dequant::Direct, Mma::E4m3);
+                decode(problem, DecodeVariant { k_path, v_path: convert, ..swapped }, Target::Sm121a)
+            }
+            Fused => {
+                let order = VScaleOrder::Interleaved4;
+                let problem =
+                    DecodeProblem { append: AppendMode::Fused, q_len: 2, group: 4, v_scale_order: order, ..fp8 };
+                let k_path = path(Dequant::Table, Mma::E4m3);
+                decode(problem, DecodeVariant { k_path, ..swapped }, Target::Sm120a)
+            }
+            Append => {
+                let variant = AppendVariant { threads: 128, blocks_per_thread: 1 };
+                (Problem::Append(base().append_problem()), Variant::Append(variant), Target::Sm110a)
+            }
+        }
+    }
+
+    fn prepared(self, on: On) -> Prepared {
+        let problem = match self.place().0 {
+            Problem::Append(problem) => return Prepared::append(&problem, &[append_case()]),
+            Problem::Decode(problem) => problem,
+        };
+        let case = match on {
+            On::Batch => batch(),
+            On::HugeKey => {
+                let splits = vec![SplitPolicy::Even { splits: 1 }];
+                DecodeCase { kv_len: vec![300], content: Content::HugeKey, splits, ..batch() }
+            }
+            On::OnePage => DecodeCase { kv_len: vec![problem.page_size], ..batch() },
+        };
+        Prepared::decode(&problem, &[case])
+    }
+
+    /// The rendered source.
+    fn source(self) -> String {
+        let (problem, variant, target) = self.place();
+        feasible(&problem, &variant, target).unwrap_or_else(|reason| panic!("{self:?}: {reason}"));
+        render(&problem, &variant, target).expect("templates render").text
+    }
+}
+
+impl Mutation {
+    /// `source` with the mistake in it. Stages are in a rendered source word for word; the entry point's own file has
+    /// holes, and its lines stand once.
+    fn applied(&self, source: &str) -> String {
+        let Self { what, file, text, replacement, .. } = self;
+        let path = format!("{}/../templates/{file}", env!("CARGO_MANIFEST_DIR"));
+        let template = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let stale = |found: usize| format!("stale mutation `{what}`: `{text}` is {found} times in {file}, not once");
+        assert_eq!(template.matches(text).count(), 1, "{}", stale(template.matches(text).count()));
+        let whole = if file.ends_with(".cuh") { template.trim_end() } else { text };
+        assert_eq!(source.matches(whole).count(), 1, "`{what}`: the kernel's source does not have {file} once");
+        source.replacen(whole, &whole.replacen(text, replacement, 1), 1)
+    }
+}
+
+#[test]
+fn every_seeded_fault_is_found_and_nothing_else() {
+    let nvrtc = nvrtc();
+    let mut prepared = HashMap::new();
+    for mutation in MUTATIONS {
+        let place = (mutation.kernel, mutation.on);
+        prepared.entry(place).or_insert_with(|| mutation.kernel.prepared(mutation.on));
+    }
+    let compiled = |kernel: Kernel, source: &str| {
+        let (problem, variant, target) = kernel.place();
+        Compiled::of_source(&nvrtc, source, (&problem, variant, target))
+    };
+    let right = prepared.par_iter().filter_map(|((kernel, on), prepared)| {
+        let failure = compiled(*kernel, &kernel.source()).failure(prepared)?;
+        Some(format!("{kernel:?} on {on:?}, not mutated: {failure}"))
+    });
+    let missed = MUTATIONS.par_iter().filter_map(|mutation| {
+        let source = mutation.applied(&mutation.kernel.source());
+        let failure = compiled(mutation.kernel, &source).failure(&prepared[&(mutation.kernel, mutation.on)]);
+        // What the emulator cannot run, it has not found.
+        let found = failure.as_ref().is_some_and(|failure| !failure.contains("unknown instruction"));
+        println!("{}: {}", mutation.what, failure.as_deref().unwrap_or("right"));
+        (!found).then(|| format!("not found: {} ({})", mutation.what, mutation.file))
+    });
+    let problems: Vec<String> = right.chain(missed).collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
