@@ -76,6 +76,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("signs of two nibbles exchanged", Wgmma, "stages/dequant.cuh", ["0x9D8C", "0x9C8D"]),
     in_batch("a byte converted twice", Registers, "stages/convert_e2m1.cuh", ["out[0] = e2m1x2_to_f16x2<0>(codes)", "out[0] = e2m1x2_to_f16x2<1>(codes)"]),
     in_batch("bytes of two tokens mixed up", Fp8Cache, "stages/values.cuh", ["{prmt(first, second, 0x5140)", "{prmt(first, second, 0x5410)"]),
+    in_batch("signs of even V elements one bit off", Wgmma, "stages/values.cuh", ["shift_left(codes, 4)", "shift_left(codes, 5)"]),
     in_batch("a wrong entry of the table", Wgmma, "stages/table.cuh", ["6.0f * sf", "5.0f * sf"]),
     in_batch("the scale of a neighbouring V token", Wgmma, "stages/values.cuh", ["table_entry(table, v.scales[2 * pair + 1][SCALE])", "table_entry(table, v.scales[2 * pair][SCALE])"]),
     in_batch("the scale of a neighbouring K block", Place, "stages/scores.cuh", ["SCALE ? 0x3232 : 0x1010", "SCALE ? 0x1010 : 0x3232"]),
@@ -102,7 +103,8 @@ const MUTATIONS: &[Mutation] = &[
     // Masks and softmax.
     in_batch("one token too many", Wgmma, "stages/scores.cuh", [">= visible)", "> visible)"]),
     in_batch("a new token that sees the next", Fused, "stages/work.cuh", ["- Q_LEN + i + 1", "- Q_LEN + i + 2"]),
-    in_batch("NaN past the end in V", Registers, "stages/values.cuh", ["< work.kv_len) continue;", "<= work.kv_len) continue;"]),
+    in_batch("NaN past the end in V", Registers, "stages/load_registers.cuh", ["< work.kv_len) continue;", "<= work.kv_len) continue;"]),
+    in_batch("NaN past the end of a ring's V", Wgmma, "stages/load_ring.cuh", ["max(work.kv_len - token, 0)", "max(work.kv_len - token + 1, 0)"]),
     Mutation { on: On::HugeKey, ..in_batch("output not rescaled", Wgmma, "stages/softmax.cuh", ["scale_output(state, factor);", ""]) },
     Mutation { on: On::HugeKey, ..in_batch("sum not rescaled", Place, "stages/softmax.cuh", ["state.sum[slot] *= factor[slot];", ""]) },
     in_batch("log-sum-exp to base 2", Wgmma, "stages/store.cuh", ["LN2 * (state.max", "(state.max"]),
