@@ -39,11 +39,17 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         if lanes != Lanes::MAX {
             return Err((FaultKind::MissingLanes { needed: Lanes::MAX, active: lanes }, None));
         }
-        for (matrix, &register) in registers.iter().enumerate() {
-            if loads {
-                load(machine, at, matrix, register, transposed)?
-            } else {
-                store(machine, at, matrix, register, transposed)?
+        if loads {
+            // A destination may lie where the addresses do.
+            let all: Vec<_> =
+                (0..registers.len()).map(|matrix| load(machine, at, matrix, transposed)).collect::<Result<_, _>>()?;
+            registers
+                .iter()
+                .zip(&all)
+                .for_each(|(d, values)| u32::write(machine.registers, d.slot, values, Lanes::MAX));
+        } else {
+            for (matrix, &register) in registers.iter().enumerate() {
+                store(machine, at, matrix, register, transposed)?;
             }
         }
         Ok(None)
@@ -60,21 +66,19 @@ fn elements(lane: usize, transposed: bool) -> [(usize, usize); 2] {
 
 /// The lanes from `8 * matrix` on hold the addresses of the matrix's rows. All lanes get their parts, so the whole
 /// warp counts as having read them.
-fn load(machine: &mut Machine, at: Place, matrix: usize, d: Register, transposed: bool) -> Result<(), Blame> {
+fn load(machine: &mut Machine, at: Place, matrix: usize, transposed: bool) -> Result<[u32; WARP], Blame> {
     let mut rows = [[0u8; ROW as usize]; ROWS];
     for (i, row) in rows.iter_mut().enumerate() {
         let lane = ROWS * matrix + i;
         let address = machine.shared_address(&at.address, at.generic, lane)?;
         *row = machine.shared.load(address, ROW, machine.now.whole_warp()).map_err(blame(lane))?.to_le_bytes();
     }
-    let values: [u32; WARP] = std::array::from_fn(|lane| {
+    Ok(std::array::from_fn(|lane| {
         let half =
             |(row, column): (usize, usize)| u16::from_le_bytes([rows[row][2 * column], rows[row][2 * column + 1]]);
         let [low, high] = elements(lane, transposed).map(half);
         u32::from(low) | u32::from(high) << 16
-    });
-    u32::write(machine.registers, d.slot, &values, Lanes::MAX);
-    Ok(())
+    }))
 }
 
 fn store(machine: &mut Machine, at: Place, matrix: usize, a: Register, transposed: bool) -> Result<(), Blame> {

@@ -91,18 +91,20 @@ fn transfer(context: &mut Context, loads: bool, matrix: &str, layout: &str, rest
 }
 
 fn load(machine: &mut Machine, place: Place, registers: &[Register], lane: usize) -> Result<(), Blame> {
-    let per_register = 4 / place.bytes as usize;
+    let bits = 8 * place.bytes as usize;
+    let mut elements = [0; ELEMENTS];
+    // All before a destination is written: it may lie where the address does.
+    for (i, element) in elements.iter_mut().enumerate() {
+        let value = match place.element(machine, lane, lane * ELEMENTS + i) {
+            (Space::Shared, at) => machine.shared.load(at, place.bytes, machine.lane(lane)),
+            (_, at) => machine.memory.load(at, place.bytes, machine.hint),
+        };
+        *element = value.map_err(blame(lane))? as u64;
+    }
+    let per_register = 32 / bits;
     for (i, &register) in registers.iter().enumerate() {
-        let mut word = 0;
-        for part in 0..per_register {
-            let element = lane * ELEMENTS + (i * per_register + part) % ELEMENTS;
-            let value = match place.element(machine, lane, element) {
-                (Space::Shared, at) => machine.shared.load(at, place.bytes, machine.lane(lane)),
-                (_, at) => machine.memory.load(at, place.bytes, machine.hint),
-            };
-            word |= value.map_err(blame(lane))? << (8 * place.bytes as usize * part);
-        }
-        machine.set(register, lane, word as u64);
+        let parts = (0..per_register).map(|part| elements[(i * per_register + part) % ELEMENTS] << (bits * part));
+        machine.set(register, lane, parts.sum());
     }
     Ok(())
 }
