@@ -57,7 +57,7 @@ fn common(nearest: &[usize], rank: &[usize], mut a: usize, mut b: usize) -> usiz
 }
 
 /// The one or two instructions after `at`; past the last one lies the end.
-fn successors(code: &[Flow], at: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn successors(code: &[Flow], at: usize) -> impl Iterator<Item = usize> {
     let end = code.len();
     let (first, second) = match code[at] {
         Flow::Next => (at + 1, None),

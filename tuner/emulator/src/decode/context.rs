@@ -1,6 +1,7 @@
 //! One instruction while it is decoded: its operands by position, with errors that name it.
 
 use super::names::{Names, Register};
+use super::sharing::Mentions;
 use super::target::Target;
 use crate::EmulationError;
 use crate::exec::{Address, Class, Lane, Op, WARP};
@@ -23,6 +24,8 @@ pub(super) struct Context<'a> {
     pub scopes: &'a [usize],
     /// Every register that was asked for.
     pub used: Vec<Register>,
+    /// The same before they are placed, by what becomes of them.
+    pub mentions: Mentions,
 }
 
 impl Context<'_> {
@@ -47,8 +50,19 @@ impl Context<'_> {
     }
 
     fn note(&mut self, register: Register) -> Register {
-        self.used.push(register);
-        register
+        self.mentions.reads.push(register);
+        let placed = self.names.placed(register);
+        self.used.push(placed);
+        placed
+    }
+
+    /// Notes the registers that `ask` asks for as written in every active lane, and not read.
+    pub fn overwritten<T>(&mut self, ask: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let before = self.mentions.reads.len();
+        let asked = ask(self)?;
+        let writes = self.mentions.reads.split_off(before);
+        self.mentions.writes.extend(writes);
+        Ok(asked)
     }
 
     /// Operand `index`, read as `T`.
@@ -108,7 +122,7 @@ impl Context<'_> {
     pub fn target_of(&mut self, operand: &Operand, class: Class) -> Result<Register> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(self.names.sink(class)),
-            Operand::Name(_) => self.value(operand, class),
+            Operand::Name(_) => self.overwritten(|context| context.value(operand, class)),
             other => self.error(format!("{other:?} is no destination")),
         }
     }

@@ -169,12 +169,12 @@ fn insert_field(a: u32, b: u32, at: u32, length: u32) -> u32 {
 /// Each nibble of `selector` picks a byte of `b:a`; its high bit replicates that byte's sign instead.
 #[inline(always)]
 fn permute(a: u32, b: u32, selector: u32) -> u32 {
-    let bytes = u64::from(b) << 32 | u64::from(a);
     (0..4).fold(0, |out, i| {
         let choice = selector >> (4 * i) & 15;
-        let byte = (bytes >> (8 * (choice & 7))) as u8;
-        let byte = if choice & 8 == 0 { byte } else { ((byte as i8) >> 7) as u8 };
-        out | u32::from(byte) << (8 * i)
+        let word = if choice & 4 == 0 { a } else { b };
+        let byte = word >> (8 * (choice & 3)) & 0xFF;
+        let sign = (byte >> 7).wrapping_neg() & 0xFF;
+        out | (if choice & 8 == 0 { byte } else { sign }) << (8 * i)
     })
 }
 

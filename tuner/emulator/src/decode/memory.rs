@@ -88,7 +88,7 @@ fn load(context: &mut Context, modifiers: &[&str]) -> Decoded {
     let Some(kind) = Kind::new(modifiers) else { return Ok(None) };
     context.expect(2)?;
     let address = context.address(1)?;
-    let elements = elements(context, 0, &kind)?;
+    let elements = context.overwritten(|context| elements(context, 0, &kind))?;
     let access = Access { address, width: kind.width, signed: kind.signed, elements, space: kind.space_or_global() };
     let space = kind.space;
     Ok(Some(match space {
@@ -126,7 +126,7 @@ fn elements(context: &mut Context, index: usize, kind: &Kind) -> Result<Vec<Regi
     let mut registers = Vec::new();
     for part in &parts {
         let register = context.any(part, class)?;
-        if kind.width == 8 && register.class != Class::Double {
+        if register.class == Class::Predicate || kind.width == 8 && register.class != Class::Double {
             return context.error(format!("{part:?} is narrower than an element"));
         }
         registers.push(register);

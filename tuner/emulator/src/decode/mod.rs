@@ -24,6 +24,7 @@ mod movement;
 mod names;
 mod numeric;
 mod round;
+mod sharing;
 mod target;
 mod tensor;
 mod wgmma;
@@ -42,6 +43,7 @@ use crate::memory::SHARED_BASE;
 use crate::read::{Guard, Instruction, Kernel, Operand, Statement, Variable, VariableSpace};
 use context::{Context, Decoded, Result};
 use names::Names;
+use sharing::{Mentions, Placement};
 use std::collections::HashMap;
 
 /// Every family, in the order in which they are asked.
@@ -82,13 +84,14 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
     let param_bytes = place(&mut names, &kernel.params, 0);
     let shared_bytes = place_shared(&mut names, kernel, globals);
     let local_bytes = place_local(&mut names, kernel);
-    let mut builder = Builder { names, target, labels: labels(kernel), scopes: vec![0], opened: 0, steps: Vec::new() };
-    for statement in &kernel.body {
-        builder.statement(statement)?;
-    }
-    let mut steps = builder.steps;
-    set_meeting_points(&mut steps);
-    let registers = builder.names.plan();
+    let labels = labels(kernel);
+    // Where registers are read and written says where they may lie: a first decoding is for that alone.
+    let draft = Builder::run(kernel, target, &labels, names.clone())?;
+    let flow = flow(&draft.steps);
+    names.place(Placement::new(&flow, &draft.mentions, draft.names.sizes()));
+    let Builder { mut steps, names, .. } = Builder::run(kernel, target, &labels, names)?;
+    set_meeting_points(&mut steps, &flow);
+    let registers = names.plan();
     Ok(Program { name: kernel.name.clone(), steps, registers, param_bytes, shared_bytes, local_bytes })
 }
 
@@ -146,16 +149,27 @@ fn labels(kernel: &Kernel) -> HashMap<(usize, String), usize> {
     labels
 }
 
-struct Builder {
+struct Builder<'a> {
     names: Names,
     target: Target,
-    labels: HashMap<(usize, String), usize>,
+    labels: &'a HashMap<(usize, String), usize>,
     scopes: Vec<usize>,
     opened: usize,
     steps: Vec<Step>,
+    /// Of each step, the registers before they are placed.
+    mentions: Vec<Mentions>,
 }
 
-impl Builder {
+impl<'a> Builder<'a> {
+    fn run(kernel: &Kernel, target: Target, labels: &'a HashMap<(usize, String), usize>, names: Names) -> Result<Self> {
+        let (steps, mentions) = (Vec::new(), Vec::new());
+        let mut builder = Self { names, target, labels, scopes: vec![0], opened: 0, steps, mentions };
+        for statement in &kernel.body {
+            builder.statement(statement)?;
+        }
+        Ok(builder)
+    }
+
     fn statement(&mut self, statement: &Statement) -> Result<()> {
         match statement {
             Statement::Open => {
@@ -191,9 +205,10 @@ impl Builder {
             form: instruction.opcode.split('.').collect(),
             target: self.target,
             names: &mut self.names,
-            labels: &self.labels,
+            labels: self.labels,
             scopes: &self.scopes,
             used: Vec::new(),
+            mentions: Mentions::default(),
         };
         let guard = match &instruction.guard {
             None => None,
@@ -203,10 +218,18 @@ impl Builder {
         };
         for family in FAMILIES {
             if let Some(op) = family(&mut context)? {
+                let Context { used, mut mentions, .. } = context;
+                if guard.is_some() {
+                    // Lanes without it keep what they have.
+                    let writes = std::mem::take(&mut mentions.writes);
+                    mentions.reads.extend(writes);
+                }
+                mentions.keeps = matches!(op, Op::Wgmma(_));
+                self.mentions.push(mentions);
                 return Ok(Step {
                     op,
                     guard,
-                    registers: context.used,
+                    registers: used,
                     line: instruction.line,
                     opcode: instruction.opcode.clone(),
                     source_line: instruction.source_line.clone(),
@@ -217,9 +240,9 @@ impl Builder {
     }
 }
 
-/// Fills in where the lanes of each branch meet again.
-fn set_meeting_points(steps: &mut [Step]) {
-    let flow: Vec<Flow> = steps
+/// Where each step goes.
+fn flow(steps: &[Step]) -> Vec<Flow> {
+    steps
         .iter()
         .map(|step| match (&step.op, step.guard.is_some()) {
             (Op::Branch { target, .. }, false) => Flow::Jump(*target),
@@ -228,8 +251,12 @@ fn set_meeting_points(steps: &mut [Step]) {
             (Op::Exit, true) => Flow::MayEnd,
             _ => Flow::Next,
         })
-        .collect();
-    for (step, meeting) in steps.iter_mut().zip(post_dominators(&flow)) {
+        .collect()
+}
+
+/// Fills in where the lanes of each branch meet again.
+fn set_meeting_points(steps: &mut [Step], flow: &[Flow]) {
+    for (step, meeting) in steps.iter_mut().zip(post_dominators(flow)) {
         if let Op::Branch { reconverge, .. } = &mut step.op {
             *reconverge = meeting;
         }

@@ -1,5 +1,6 @@
 //! What the names in a kernel stand for: registers in their scopes, variables, special registers, immediates.
 
+use super::sharing::Placement;
 use crate::exec::{Class, Slot, Special};
 use crate::read::VariableSpace;
 use std::collections::HashMap;
@@ -12,14 +13,15 @@ pub(crate) struct Register {
 }
 
 /// Registers declared between two braces.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Scope {
     single: HashMap<String, Register>,
     /// Prefix to class, first slot and count.
     ranges: HashMap<String, (Class, u32, u32)>,
 }
 
-/// Names of one kernel.
+/// Names of one kernel. Registers are numbered as they come; [`Names::placed`] says where they lie.
+#[derive(Clone)]
 pub(crate) struct Names {
     scopes: Vec<Scope>,
     sizes: HashMap<Class, u32>,
@@ -27,6 +29,7 @@ pub(crate) struct Names {
     specials: HashMap<Special, Slot>,
     variables: HashMap<String, (VariableSpace, u64)>,
     flag: Option<Slot>,
+    placement: Option<Placement>,
 }
 
 /// How large a register file must be, and what lies in it at the start.
@@ -48,6 +51,7 @@ impl Names {
             specials: HashMap::new(),
             variables: HashMap::new(),
             flag: None,
+            placement: None,
         }
     }
 
@@ -111,6 +115,21 @@ impl Names {
         Some(Register { class: Class::Word, slot })
     }
 
+    /// Registers of each class so far.
+    pub fn sizes(&self) -> &HashMap<Class, u32> {
+        &self.sizes
+    }
+
+    /// Places the registers that will be numbered.
+    pub fn place(&mut self, placement: Placement) {
+        self.placement = Some(placement);
+    }
+
+    /// Where a register lies; where nothing is placed yet, at its number.
+    pub fn placed(&self, register: Register) -> Register {
+        self.placement.as_ref().map_or(register, |placement| placement.of(register))
+    }
+
     /// A register that holds `bits` and is never written.
     pub fn constant(&mut self, class: Class, bits: u64) -> Register {
         let slot = match self.constants.get(&(class, bits)) {
@@ -118,7 +137,7 @@ impl Names {
             None => self.fresh(class, 1),
         };
         self.constants.insert((class, bits), slot);
-        Register { class, slot }
+        self.placed(Register { class, slot })
     }
 
     /// The carry flag.
@@ -128,23 +147,27 @@ impl Names {
             None => self.fresh(Class::Predicate, 1),
         };
         self.flag = Some(slot);
-        Register { class: Class::Predicate, slot }
+        self.placed(Register { class: Class::Predicate, slot })
     }
 
     /// A register that nobody reads, for `_`.
     pub fn sink(&mut self, class: Class) -> Register {
-        Register { class, slot: self.fresh(class, 1) }
+        let slot = self.fresh(class, 1);
+        self.placed(Register { class, slot })
     }
 
     pub fn plan(&self) -> RegisterPlan {
-        let size = |class| self.sizes.get(&class).map_or(0, |&n| n as usize);
-        let constant = |(&(class, bits), &slot): (&(Class, u64), &Slot)| (Register { class, slot }, bits);
+        let sizes = self.placement.as_ref().map_or(&self.sizes, |placement| &placement.sizes);
+        let size = |class| sizes.get(&class).map_or(0, |&n| n as usize);
+        let constant = |(&(class, bits), &slot): (&(Class, u64), &Slot)| (self.placed(Register { class, slot }), bits);
+        let special =
+            |(&special, &slot): (&Special, &Slot)| (special, self.placed(Register { class: Class::Word, slot }).slot);
         RegisterPlan {
             words: size(Class::Word),
             doubles: size(Class::Double),
             predicates: size(Class::Predicate),
             constants: self.constants.iter().map(constant).collect(),
-            specials: self.specials.iter().map(|(&special, &slot)| (special, slot)).collect(),
+            specials: self.specials.iter().map(special).collect(),
         }
     }
 }

@@ -39,11 +39,11 @@ fn e4m3_rounding(target: Target) -> Rounding {
 }
 
 /// Values of the E4M3 bytes.
-static E4M3_VALUES: LazyLock<[f64; 256]> =
+pub(super) static E4M3_VALUES: LazyLock<[f64; 256]> =
     LazyLock::new(|| std::array::from_fn(|byte| f64::from(E4M3.decode(byte as u8))));
 
 /// Values of the E5M2 bytes.
-static E5M2_VALUES: LazyLock<[f64; 256]> =
+pub(super) static E5M2_VALUES: LazyLock<[f64; 256]> =
     LazyLock::new(|| std::array::from_fn(|byte| f64::from(E5M2.decode(byte as u8))));
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
@@ -99,7 +99,10 @@ impl<F: Fn(u32) -> f64> Elements<F> {
     fn spread(&self, register: &[u32; WARP], half: usize, mut put: impl FnMut(usize, usize, f64)) {
         let count = (32 / self.width) as usize;
         for i in 0..count {
-            let values = register.map(|register| (self.value)(register >> (self.width * i as u32)));
+            let mut values = [0.0; WARP];
+            for (value, register) in values.iter_mut().zip(register) {
+                *value = (self.value)(register >> (self.width * i as u32));
+            }
             for (lane, value) in values.into_iter().enumerate() {
                 let k = half * self.k / 2 + lane % 4 * count + i;
                 let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
@@ -162,7 +165,8 @@ where
     context.expect(4)?;
     // A register holds 32 bits of a row, a quarter of 16 bytes along K.
     let halves = elements.k * elements.width as usize / 128;
-    let (d, a) = (context.words(0, 4)?, context.words(1, 2 * halves)?);
+    let d = context.overwritten(|context| context.words(0, 4))?;
+    let a = context.words(1, 2 * halves)?;
     let (b, c) = (context.words(2, halves)?, context.words(3, 4)?);
     let work = move |registers: &mut Registers, _| {
         let (a, b) = (elements.rows_a(registers, &a), elements.columns_b(registers, &b));

@@ -3,10 +3,9 @@
 use super::context::{Context, Decoded};
 use super::descriptor::Matrix;
 use super::float::{bf16_value, f16_value};
-use super::minifloat::{E4M3, E5M2};
 use super::names::Register;
 use super::target::Target;
-use super::tensor::{read_tile, write_tile};
+use super::tensor::{E4M3_VALUES, E5M2_VALUES, read_tile, write_tile};
 use crate::exec::{ColumnsB, Lane, MAX_K, Op, Registers, Rounding, RowsA, Wgmma, WgmmaA, WgmmaType, multiply};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
@@ -77,12 +76,12 @@ impl WgmmaType {
 
     /// Value of the element in the low bits.
     fn value(self, bits: u32) -> f64 {
-        f64::from(match self {
-            Self::E4M3 => E4M3.decode(bits as u8),
-            Self::E5M2 => E5M2.decode(bits as u8),
-            Self::F16 => f16_value(bits as u16),
-            Self::Bf16 => bf16_value(bits as u16),
-        })
+        match self {
+            Self::E4M3 => E4M3_VALUES[bits as usize & 0xFF],
+            Self::E5M2 => E5M2_VALUES[bits as usize & 0xFF],
+            Self::F16 => f64::from(f16_value(bits as u16)),
+            Self::Bf16 => f64::from(bf16_value(bits as u16)),
+        }
     }
 
     /// The element `i` of some bytes.

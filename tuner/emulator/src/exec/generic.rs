@@ -1,5 +1,6 @@
 //! Loads and stores of local memory, and by generic addresses: lane by lane, in whatever space each lies.
 
+use super::elements::{value_of, words_of};
 use super::machine::{Blame, Machine, blame, lanes_of};
 use super::op::Access;
 use super::registers::{Lanes, WARP};
@@ -63,31 +64,28 @@ fn place(space: Option<Space>, address: u64) -> (Space, u64) {
 
 /// A load by a generic address, or from local memory.
 pub(crate) fn load(machine: &mut Machine, space: Option<Space>, access: &Access, active: Lanes) -> Result<(), Blame> {
+    let bytes = access.bytes();
+    let mut values = [[0; 4]; WARP];
     for lane in lanes_of(active) {
         let (space, address) = place(space, machine.address(&access.address, lane));
-        let bytes = access.bytes();
         let value = match space {
             Space::Shared => machine.shared.load(address, bytes, machine.lane(lane)),
             Space::Local => machine.local.load(lane, address, bytes),
             Space::Global | Space::Param => machine.memory.load(address, bytes, machine.hint),
         };
-        let value = value.map_err(blame(lane))?;
-        for (i, element) in access.elements.iter().enumerate() {
-            machine.set(*element, lane, access.extended(value, i));
-        }
+        values[lane] = words_of(value.map_err(blame(lane))?);
     }
+    access.write_elements(machine.registers, &values, active);
     Ok(())
 }
 
 /// A store by a generic address, or to local memory.
 pub(crate) fn store(machine: &mut Machine, space: Option<Space>, access: &Access, active: Lanes) -> Result<(), Blame> {
+    let bytes = access.bytes();
+    let values = access.read_elements(machine.registers);
     for lane in lanes_of(active) {
         let (space, address) = place(space, machine.address(&access.address, lane));
-        let (bytes, bits) = (access.bytes(), 8 * access.width);
-        let value = access.elements.iter().enumerate().fold(0, |value, (i, element)| {
-            let element = machine.value(*element, lane) & (u64::MAX >> (64 - bits));
-            value | u128::from(element) << (bits * i as u32)
-        });
+        let value = value_of(values[lane]);
         let stored = match space {
             Space::Shared => machine.shared.store(address, bytes, value, machine.lane(lane)),
             Space::Local => machine.local.store(lane, address, bytes, value),

@@ -3,6 +3,7 @@
 mod asynchronous;
 mod barrier;
 mod block;
+mod elements;
 mod generic;
 mod machine;
 mod op;

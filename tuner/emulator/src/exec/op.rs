@@ -41,14 +41,6 @@ impl Access {
     pub fn bytes(&self) -> u32 {
         self.width * self.elements.len() as u32
     }
-
-    /// Element `i` of what was read, extended to 64 bits.
-    pub fn extended(&self, value: u128, i: usize) -> u64 {
-        let bits = 8 * self.width;
-        let above = 64 - bits;
-        let raw = ((value >> (bits * i as u32)) as u64) << above;
-        if self.signed { (raw as i64 >> above) as u64 } else { raw >> above }
-    }
 }
 
 /// Element types of `wgmma`.

@@ -49,11 +49,13 @@ fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-/// Exponent of `value` in a format whose subnormal numbers keep the exponent `smallest`.
+/// Exponent of `value` in a format whose subnormal numbers keep the exponent `smallest`. Without a branch, so that
+/// loops over columns are vectors.
 #[inline(always)]
 fn exponent(value: f64, smallest: i32) -> i32 {
-    let exponent = (value.to_bits() >> 52) as i32 & 0x7FF;
-    if value == 0.0 { ZERO_EXPONENT } else { (exponent - 1023).max(smallest) }
+    let exponent = ((value.to_bits() >> 52) as i32 & 0x7FF) - 1023;
+    let zero = i32::from(value == 0.0).wrapping_neg();
+    exponent.max(smallest) & !zero | ZERO_EXPONENT & zero
 }
 
 /// B by rows: the eight columns side by side, with the exponents that the elements count with.
@@ -65,8 +67,14 @@ struct RowsB {
 impl RowsB {
     #[inline(always)]
     fn new(columns: &ColumnsB, smallest: i32) -> Self {
-        let values = std::array::from_fn(|k| columns.each_ref().map(|column| column[k]));
-        Self { values, exponents: values.map(|row| row.map(|value| exponent(value, smallest))) }
+        let mut rows = Self { values: [[0.0; 8]; MAX_K], exponents: [[0; 8]; MAX_K] };
+        for (n, column) in columns.iter().enumerate() {
+            for (k, &value) in column.iter().enumerate() {
+                rows.values[k][n] = value;
+                rows.exponents[k][n] = exponent(value, smallest);
+            }
+        }
+        rows
     }
 }
 

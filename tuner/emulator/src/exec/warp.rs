@@ -2,6 +2,7 @@
 
 use super::asynchronous::{Copies, Wgmmas};
 use super::barrier::{Arrival, Barrier};
+use super::elements::{value_of, words_of};
 use super::generic::Local;
 use super::machine::{Blame, Machine, blame, lanes_of};
 use super::op::{Access, Address, Op, Participants, Program, Step, Work};
@@ -302,8 +303,8 @@ impl Warp {
         access: &Access,
         active: Lanes,
     ) -> Result<(), Blame> {
-        let bytes = access.width * access.elements.len() as u32;
-        let bits = 8 * access.width;
+        let bytes = access.bytes();
+        let mut values = [[0; 4]; WARP];
         for lane in lanes_of(active) {
             let address = self.address(&access.address, lane);
             let value = match access.space {
@@ -311,14 +312,9 @@ impl Warp {
                 Space::Shared => shared.load(address, bytes, now.lane(lane as u32)),
                 Space::Param | Space::Local => load_param(env.params, address, bytes),
             };
-            let value = value.map_err(blame(lane))?;
-            for (i, element) in access.elements.iter().enumerate() {
-                let above = 64 - bits;
-                let raw = ((value >> (bits * i as u32)) as u64) << above;
-                let extended = if access.signed { (raw as i64 >> above) as u64 } else { raw >> above };
-                self.registers.set_bits(element.class, element.slot, lane, extended);
-            }
+            values[lane] = words_of(value.map_err(blame(lane))?);
         }
+        access.write_elements(&mut self.registers, &values, active);
         Ok(())
     }
 
@@ -330,15 +326,11 @@ impl Warp {
         access: &Access,
         active: Lanes,
     ) -> Result<(), Blame> {
-        let bytes = access.width * access.elements.len() as u32;
-        let bits = 8 * access.width;
+        let bytes = access.bytes();
+        let values = access.read_elements(&self.registers);
         for lane in lanes_of(active) {
             let address = self.address(&access.address, lane);
-            let mut value = 0u128;
-            for (i, element) in access.elements.iter().enumerate() {
-                let element = self.registers.bits(element.class, element.slot, lane) & (u64::MAX >> (64 - bits));
-                value |= u128::from(element) << (bits * i as u32);
-            }
+            let value = value_of(values[lane]);
             let stored = match access.space {
                 Space::Shared => shared.store(address, bytes, value, now.lane(lane as u32)),
                 _ => env.memory.store(address, bytes, value, &mut self.hint),
