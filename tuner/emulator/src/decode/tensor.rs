@@ -103,10 +103,12 @@ impl<F: Fn(u32) -> f64> Elements<F> {
             for (value, register) in values.iter_mut().zip(register) {
                 *value = (self.value)(register >> (self.width * i as u32));
             }
-            for (lane, value) in values.into_iter().enumerate() {
-                let k = half * self.k / 2 + lane % 4 * count + i;
+            for t in 0..4 {
+                let k = half * self.k / 2 + t * count + i;
                 let at = if self.unpack { k % 4 / 2 * (self.k / 2) + k / 4 * 2 + k % 2 } else { k };
-                put(lane / 4, at, value);
+                for g in 0..8 {
+                    put(g, at, values[4 * g + t]);
+                }
             }
         }
     }
@@ -144,8 +146,8 @@ pub(super) fn read_tile(registers: &Registers, c: &[Register]) -> Tile {
     let mut tile = [[0.0; 8]; 16];
     for (i, register) in c.iter().enumerate() {
         let values = f32::read(registers, register.slot);
-        for (lane, &value) in values.iter().enumerate() {
-            tile[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2] = value;
+        for (row, values) in tile[i / 2 * 8..][..8].iter_mut().zip(values.as_chunks::<4>().0) {
+            values.iter().enumerate().for_each(|(t, &value)| row[2 * t + i % 2] = value);
         }
     }
     tile
@@ -153,7 +155,10 @@ pub(super) fn read_tile(registers: &Registers, c: &[Register]) -> Tile {
 
 pub(super) fn write_tile(registers: &mut Registers, d: &[Register], tile: &Tile) {
     for (i, register) in d.iter().enumerate() {
-        let values = std::array::from_fn(|lane| tile[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2]);
+        let mut values = [0.0; WARP];
+        for (row, values) in tile[i / 2 * 8..][..8].iter().zip(values.as_chunks_mut::<4>().0) {
+            values.iter_mut().enumerate().for_each(|(t, value)| *value = row[2 * t + i % 2]);
+        }
         f32::write(registers, register.slot, &values, Lanes::MAX);
     }
 }

@@ -66,12 +66,14 @@ struct RowsB {
 
 impl RowsB {
     #[inline(always)]
-    fn new(columns: &ColumnsB, smallest: i32) -> Self {
+    fn new(columns: &ColumnsB, k: usize, smallest: i32) -> Self {
         let mut rows = Self { values: [[0.0; 8]; MAX_K], exponents: [[0; 8]; MAX_K] };
-        for (n, column) in columns.iter().enumerate() {
-            for (k, &value) in column.iter().enumerate() {
-                rows.values[k][n] = value;
-                rows.exponents[k][n] = exponent(value, smallest);
+        for k in 0..k {
+            for n in 0..8 {
+                rows.values[k][n] = columns[n][k];
+            }
+            for n in 0..8 {
+                rows.exponents[k][n] = exponent(rows.values[k][n], smallest);
             }
         }
         rows
@@ -83,7 +85,7 @@ pub(crate) fn multiply(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Ro
     vectorised(
         #[inline(always)]
         || {
-            let b = RowsB::new(b, rounding.smallest);
+            let b = RowsB::new(b, k, rounding.smallest);
             let mut d = *c;
             for (a, d) in a.iter().zip(&mut d) {
                 let mut sums = if rounding.c_last { [0.0; 8] } else { *d };

@@ -76,8 +76,35 @@ impl Shared {
 
     /// Up to 16 bytes, lowest address in the lowest byte.
     pub fn load(&mut self, address: u64, bytes: u32, now: Stamp) -> Result<u128, FaultKind> {
-        let at = self.place(address, bytes)?;
-        let length = bytes as usize;
+        match bytes {
+            1 => self.load_bytes::<1>(address, now),
+            2 => self.load_bytes::<2>(address, now),
+            4 => self.load_bytes::<4>(address, now),
+            8 => self.load_bytes::<8>(address, now),
+            _ => self.load_bytes::<16>(address, now),
+        }
+    }
+
+    fn load_bytes<const N: usize>(&mut self, address: u64, now: Stamp) -> Result<u128, FaultKind> {
+        let at = self.place(address, N as u32)?;
+        if let Some(Shadow { writer, reader }) = uniform::<N>(&self.shadow[at..])
+            && !writer.is_unreadable()
+            && !self.clocks.races(writer, now)
+        {
+            if reader != now {
+                let reader = self.clocks.joined(reader, now);
+                self.shadow[at..at + N].fill(Shadow { writer, reader });
+            }
+        } else {
+            self.check_read(at, N, address, now)?;
+        }
+        let mut value = [0; 16];
+        value[..N].copy_from_slice(&self.bytes[at..at + N]);
+        Ok(u128::from_le_bytes(value))
+    }
+
+    /// Notes a read of bytes that may have different writers and readers.
+    fn check_read(&mut self, at: usize, length: usize, address: u64, now: Stamp) -> Result<(), FaultKind> {
         let mut first = address;
         for run in self.shadow[at..at + length].chunk_by_mut(|a, b| a == b) {
             let Shadow { writer, reader } = run[0];
@@ -89,9 +116,7 @@ impl Shared {
             }
             first += run.len() as u64;
         }
-        let mut value = [0; 16];
-        value[..length].copy_from_slice(&self.bytes[at..at + length]);
-        Ok(u128::from_le_bytes(value))
+        Ok(())
     }
 
     /// Writes up to 16 bytes.
@@ -222,6 +247,18 @@ impl Shared {
             return Err(FaultKind::AsyncReading { address });
         }
         let claimed = &mut self.shadow[at..at + bytes as usize];
+        let common = match bytes {
+            4 => uniform::<4>(claimed),
+            16 => uniform::<16>(claimed),
+            _ => None,
+        };
+        if let Some(last) = common
+            && !(last.writer.is_pending() || last.writer.is_mbarrier())
+            && !(self.clocks.races(last.writer, now) || self.clocks.races(last.reader, now))
+        {
+            claimed.fill(Shadow { writer, reader: Stamp::NONE });
+            return Ok(());
+        }
         let mut address = address;
         for run in claimed.chunk_by(|a, b| a == b) {
             let last = run[0];
@@ -238,6 +275,15 @@ impl Shared {
         claimed.fill(Shadow { writer, reader: Stamp::NONE });
         Ok(())
     }
+}
+
+/// What the first `N` bytes have in common, if they do.
+#[inline(always)]
+fn uniform<const N: usize>(shadow: &[Shadow]) -> Option<Shadow> {
+    let shadow: &[Shadow; N] = shadow.first_chunk()?;
+    let first = shadow[0];
+    // No early exit: a vector of comparisons.
+    shadow.iter().fold(true, |same, shadow| same & (*shadow == first)).then_some(first)
 }
 
 /// The lines that `bytes` bytes from index `at` lie in.
