@@ -10,14 +10,11 @@
 
 use super::vectors::vectorised;
 use crate::decode::NAN;
-use std::ops::Range;
 
-/// Exponent from which on a term is an infinity or NaN; those of finite f32, and of products, are far below.
-const SPECIAL: i32 = 512;
-/// Exponent that a zero counts with: a product with one is below every other term, unless the other factor is infinite.
-const ZERO_EXPONENT: i32 = -400;
-/// Smallest exponent of a normal f32.
-const SMALLEST_F32: i32 = -126;
+/// What a zero counts as: a product with one is below every other term, unless the other factor is infinite.
+const ZERO_POWER: f64 = power_of_two(-400);
+/// Smallest normal f32.
+const SMALLEST_F32: f64 = power_of_two(-126);
 
 /// Elements along K of one instruction, at most.
 pub(crate) const MAX_K: usize = 32;
@@ -44,36 +41,42 @@ pub(crate) struct Rounding {
 }
 
 /// `2^exponent` for the exponents of normal f64 numbers.
-#[inline(always)]
-fn power_of_two(exponent: i32) -> f64 {
+const fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-/// Exponent of `value` in a format whose subnormal numbers keep the exponent `smallest`. Without a branch, so that
-/// loops over columns are vectors.
+/// The power of two that `value`'s exponent stands for, in a format whose smallest normal number is `smallest`;
+/// infinity for infinities and NaN. Exponents are compared and added as such powers, in the vectors of the values.
 #[inline(always)]
-fn exponent(value: f64, smallest: i32) -> i32 {
-    let exponent = ((value.to_bits() >> 52) as i32 & 0x7FF) - 1023;
-    let zero = i32::from(value == 0.0).wrapping_neg();
-    exponent.max(smallest) & !zero | ZERO_EXPONENT & zero
+fn power(value: f64, smallest: f64) -> f64 {
+    let power = f64::from_bits(value.to_bits() & f64::INFINITY.to_bits());
+    let power = if power > smallest { power } else { smallest };
+    if value == 0.0 { ZERO_POWER } else { power }
 }
 
-/// B by rows: the eight columns side by side, with the exponents that the elements count with.
+/// One over a power of two.
+#[inline(always)]
+fn inverse(power: f64) -> f64 {
+    const TWICE_ONE: u64 = 2 * 1.0f64.to_bits();
+    f64::from_bits(TWICE_ONE.wrapping_sub(power.to_bits()))
+}
+
+/// B by rows, its eight columns side by side, and the powers of its elements.
 struct RowsB {
     values: [[f64; 8]; MAX_K],
-    exponents: [[i32; 8]; MAX_K],
+    powers: [[f64; 8]; MAX_K],
 }
 
 impl RowsB {
     #[inline(always)]
-    fn new(columns: &ColumnsB, k: usize, smallest: i32) -> Self {
-        let mut rows = Self { values: [[0.0; 8]; MAX_K], exponents: [[0; 8]; MAX_K] };
-        for k in 0..k {
+    fn new(columns: &ColumnsB, k: usize, smallest: f64) -> Self {
+        let mut rows = Self { values: [[0.0; 8]; MAX_K], powers: [[0.0; 8]; MAX_K] };
+        for (k, (values, powers)) in rows.values.iter_mut().zip(&mut rows.powers).enumerate().take(k) {
             for n in 0..8 {
-                rows.values[k][n] = columns[n][k];
+                values[n] = columns[n][k];
             }
             for n in 0..8 {
-                rows.exponents[k][n] = exponent(rows.values[k][n], smallest);
+                powers[n] = power(values[n], smallest);
             }
         }
         rows
@@ -84,19 +87,31 @@ impl RowsB {
 pub(crate) fn multiply(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Rounding) -> Tile {
     vectorised(
         #[inline(always)]
-        || {
-            let b = RowsB::new(b, k, rounding.smallest);
-            let mut d = *c;
-            for (a, d) in a.iter().zip(&mut d) {
-                let mut sums = if rounding.c_last { [0.0; 8] } else { *d };
-                for first in (0..k).step_by(rounding.step) {
-                    dot_add(a, &b, first..first + rounding.step, &mut sums, rounding);
-                }
-                *d = if rounding.c_last { std::array::from_fn(|n| add(sums[n], d[n])) } else { sums };
-            }
-            d
+        || match rounding.step {
+            8 => multiply_by::<8>(a, b, c, k, rounding),
+            16 => multiply_by::<16>(a, b, c, k, rounding),
+            _ => multiply_by::<MAX_K>(a, b, c, k, rounding),
         },
     )
+}
+
+/// The same for a step of that size.
+#[inline(always)]
+fn multiply_by<const STEP: usize>(a: &RowsA, b: &ColumnsB, c: &Tile, k: usize, rounding: Rounding) -> Tile {
+    let smallest = power_of_two(rounding.smallest);
+    let b = RowsB::new(b, k, smallest);
+    let (values_b, powers_b) = (b.values.as_chunks::<STEP>().0, b.powers.as_chunks::<STEP>().0);
+    let mut d = *c;
+    for (a, d) in a.iter().zip(&mut d) {
+        let mut sums = if rounding.c_last { [0.0; 8] } else { *d };
+        for (a, (values_b, powers_b)) in
+            a.as_chunks::<STEP>().0.iter().zip(values_b.iter().zip(powers_b)).take(k / STEP)
+        {
+            dot_add(a, smallest, values_b, powers_b, &mut sums, rounding);
+        }
+        *d = if rounding.c_last { std::array::from_fn(|n| add(sums[n], d[n])) } else { sums };
+    }
+    d
 }
 
 fn add(a: f32, b: f32) -> f32 {
@@ -104,31 +119,48 @@ fn add(a: f32, b: f32) -> f32 {
     if sum.is_nan() { NAN } else { sum }
 }
 
-/// One step of a row: adds to each column's `c` the products of `a` and `b` in `range`.
+/// One step of a row: adds to each column's `c` the products of `a` and `b`.
 #[inline(always)]
-fn dot_add(a: &[f64; MAX_K], b: &RowsB, range: Range<usize>, c: &mut [f32; 8], rounding: Rounding) {
-    let (a, exponents_b, b) = (&a[range.clone()], &b.exponents[range.clone()], &b.values[range]);
-    let start = c.map(f64::from);
-    let mut largest = start.map(|c| exponent(c, SMALLEST_F32));
-    for (&a, exponents_b) in a.iter().zip(exponents_b) {
-        let exponent_a = exponent(a, rounding.smallest);
+fn dot_add<const STEP: usize>(
+    a: &[f64; STEP],
+    smallest: f64,
+    b: &[[f64; 8]; STEP],
+    powers_b: &[[f64; 8]; STEP],
+    c: &mut [f32; 8],
+    rounding: Rounding,
+) {
+    let (mut start, mut largest) = ([0.0; 8], [0.0; 8]);
+    for n in 0..8 {
+        start[n] = f64::from(c[n]);
+        largest[n] = power(start[n], SMALLEST_F32);
+    }
+    let mut powers_a = [0.0; STEP];
+    for k in 0..STEP {
+        powers_a[k] = power(a[k], smallest);
+    }
+    for k in 0..STEP {
         for n in 0..8 {
-            largest[n] = largest[n].max(exponent_a + exponents_b[n]);
+            let power = powers_a[k] * powers_b[k][n];
+            largest[n] = if power > largest[n] { power } else { largest[n] };
         }
     }
     // In units of an aligned term's last bit, terms are cut to integers, whose sums are exact in any order.
-    let scale = largest.map(|largest| power_of_two(rounding.fraction - largest.min(SPECIAL)));
-    let mut sums: [f64; 8] = std::array::from_fn(|n| (start[n] * scale[n]).trunc());
-    for (&a, b) in a.iter().zip(b) {
+    let (mut unit, mut per_unit, mut sums) = ([0.0; 8], [0.0; 8], [0.0; 8]);
+    for n in 0..8 {
+        unit[n] = largest[n] * power_of_two(-rounding.fraction);
+        per_unit[n] = inverse(unit[n]);
+        sums[n] = (start[n] * per_unit[n]).trunc();
+    }
+    for k in 0..STEP {
         for n in 0..8 {
-            sums[n] += (a * b[n] * scale[n]).trunc();
+            sums[n] += (a[k] * b[k][n] * per_unit[n]).trunc();
         }
     }
     for n in 0..8 {
-        c[n] = cut(sums[n] * power_of_two(largest[n].min(SPECIAL) - rounding.fraction), rounding.mantissa);
+        c[n] = cut(sums[n] * unit[n], rounding.mantissa);
     }
-    if largest.iter().any(|&largest| largest >= SPECIAL) {
-        for n in (0..8).filter(|&n| largest[n] >= SPECIAL) {
+    if largest.contains(&f64::INFINITY) {
+        for n in (0..8).filter(|&n| largest[n] == f64::INFINITY) {
             c[n] = special(a, b, n, start[n]);
         }
     }
@@ -137,8 +169,8 @@ fn dot_add(a: &[f64; MAX_K], b: &RowsB, range: Range<usize>, c: &mut [f32; 8], r
 /// `sum` toward zero to a mantissa of so many bits: an f32, but for what lies past the largest one.
 #[inline(always)]
 fn cut(sum: f64, mantissa: i32) -> f32 {
-    let last_bit = exponent(sum, SMALLEST_F32) - mantissa;
-    let cut = (sum * power_of_two(-last_bit)).trunc() * power_of_two(last_bit);
+    let last_bit = power(sum, SMALLEST_F32) * power_of_two(-mantissa);
+    let cut = (sum * inverse(last_bit)).trunc() * last_bit;
     // No sum is a negative zero.
     (cut + 0.0) as f32
 }
@@ -156,11 +188,22 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
+    /// Of a normal f32.
+    const SMALLEST_EXPONENT: i32 = -126;
+
+    /// Exponent of `value` in a format whose subnormal numbers keep the exponent `smallest`.
+    fn exponent(value: f64, smallest: i32) -> i32 {
+        match value {
+            0.0 => -400,
+            _ => ((value.to_bits() >> 52 & 0x7FF) as i32 - 1023).max(smallest),
+        }
+    }
+
     /// The rule for one element, term by term.
     fn one_element(terms: &[(f64, i32)], c: f32, rounding: Rounding) -> f32 {
         let c = f64::from(c);
         let exponents = terms.iter().filter(|(product, _)| *product != 0.0).map(|&(_, exponent)| exponent);
-        let largest = exponents.fold(exponent(c, SMALLEST_F32), i32::max);
+        let largest = exponents.fold(exponent(c, SMALLEST_EXPONENT), i32::max);
         if terms.iter().any(|(product, _)| !product.is_finite()) || !c.is_finite() {
             let sum = terms.iter().fold(c, |sum, (product, _)| sum + product);
             return if sum.is_nan() { NAN } else { sum as f32 };
@@ -169,7 +212,7 @@ mod tests {
         let sum = terms.iter().fold(truncated(c, unit), |sum, &(product, _)| sum + truncated(product, unit));
         match sum {
             0.0 => 0.0,
-            _ => truncated(sum, power_of_two(exponent(sum, SMALLEST_F32) - rounding.mantissa)) as f32,
+            _ => truncated(sum, power_of_two(exponent(sum, SMALLEST_EXPONENT) - rounding.mantissa)) as f32,
         }
     }
 
@@ -197,7 +240,8 @@ mod tests {
         d
     }
 
-    const ROUNDINGS: [Rounding; 5] = [
+    const ROUNDINGS: [Rounding; 6] = [
+        Rounding { smallest: -126, fraction: 25, mantissa: 23, step: 16, c_last: false },
         Rounding { smallest: -14, fraction: 25, mantissa: 23, step: 16, c_last: false },
         Rounding { smallest: -14, fraction: 24, mantissa: 23, step: 8, c_last: false },
         Rounding { smallest: -14, fraction: 25, mantissa: 23, step: 16, c_last: true },
@@ -205,7 +249,7 @@ mod tests {
         Rounding { smallest: -6, fraction: 25, mantissa: 23, step: 32, c_last: false },
     ];
 
-    /// An f16 or E4M3 number: any of them, one of few powers of two, one near the smallest, zero, or now and then
+    /// A bf16, f16 or E4M3 number: any of them, one of few powers of two, one near the smallest, zero, or now and then
     /// an infinity or NaN.
     fn element(rng: &mut StdRng, rounding: Rounding, special: bool) -> f64 {
         let mantissa = if rounding.smallest == -6 { 3 } else { 10 };
