@@ -46,8 +46,8 @@ pub(super) fn saturated(value: f32) -> f32 {
 }
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         [operation, words @ .., "f32"] => single(context, operation, words),
         [operation, words @ .., "f64"] => double(context, operation, words),
         _ => Ok(None),

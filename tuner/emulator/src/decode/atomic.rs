@@ -56,8 +56,8 @@ impl<'a> Form<'a> {
 }
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let words = context.form.clone();
-    let (form, returns) = match words.as_slice() {
+    let words = context.form;
+    let (form, returns) = match words {
         ["atom", rest @ ..] => (Form::new(rest), true),
         ["red", rest @ ..] => (Form::new(rest), false),
         _ => return Ok(None),

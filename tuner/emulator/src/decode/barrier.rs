@@ -5,8 +5,8 @@ use crate::exec::{Barrier, Lane, Op, Reduction};
 use crate::read::Operand;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    let ["bar" | "barrier", rest @ ..] = form.as_slice() else { return Ok(None) };
+    let form = context.form;
+    let ["bar" | "barrier", rest @ ..] = form else { return Ok(None) };
     let rest = rest.strip_prefix(&["cta"]).unwrap_or(rest);
     match rest {
         ["sync"] | ["sync", "aligned"] => barrier(context, true),

@@ -4,8 +4,8 @@ use super::context::{Context, Decoded};
 use super::lanewise::{map1, map2, map3, map3_of};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["sad", "u32"] => map3(context, |a: u32, b: u32, c: u32| a.abs_diff(b).wrapping_add(c)),
         ["sad", "s32"] => map3(context, |a: i32, b: i32, c: u32| a.abs_diff(b).wrapping_add(c)),
         ["sad", "u16"] => map3(context, |a: u16, b: u16, c: u16| a.abs_diff(b).wrapping_add(c)),
@@ -24,7 +24,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
             map3(context, |a: u32, b: u32, c: u32| (a & 0xFF_FFFF).wrapping_mul(b & 0xFF_FFFF).wrapping_add(c))
         }
         ["mad24", "lo", "s32"] => map3(context, |a: u32, b: u32, c: u32| (product24(a, b) as u32).wrapping_add(c)),
-        ["add" | "sub" | "mad", .., "sat", "s32"] => saturating(context, &form),
+        ["add" | "sub" | "mad", .., "sat", "s32"] => saturating(context, form),
         ["mad", "hi", "u32"] => {
             map3(context, |a: u32, b: u32, c: u32| (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c))
         }
@@ -36,7 +36,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["mad", "wide", "s16"] => map3(context, |a: i16, b: i16, c: i32| (i32::from(a) * i32::from(b)).wrapping_add(c)),
         ["neg", "s16"] => map1(context, i16::wrapping_neg),
         ["abs", "s16"] => map1(context, i16::wrapping_abs),
-        _ => search(context, &form),
+        _ => search(context, form),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::memory::ThreadCopy;
 use crate::read::Operand;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["cp", "async", "mbarrier", "arrive", rest @ ..] => arrive(context, rest),
         ["cp", "async", "bulk", rest @ ..] => bulk(context, rest),
         ["cp", "async", cache @ ("ca" | "cg"), rest @ ..] => copy(context, cache, rest),

@@ -14,8 +14,8 @@ struct Flag {
 type Step<T> = fn(T, T, T, bool) -> (T, bool);
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    let (words, kind) = match form.as_slice() {
+    let form = context.form;
+    let (words, kind) = match form {
         [words @ .., kind @ ("u32" | "s32" | "u64" | "s64")] => (words, *kind),
         _ => return Ok(None),
     };

@@ -18,8 +18,8 @@ type Join = fn(bool, bool) -> bool;
 type Compare = Box<dyn Fn(&Registers) -> [Option<Ordering>; WARP] + Send + Sync>;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["setp", comparison, rest @ ..] => predicate(context, comparison, rest),
         ["set", comparison, rest @ ..] => value(context, comparison, rest),
         ["slct", "b32" | "u32" | "s32" | "f32", "s32"] => {

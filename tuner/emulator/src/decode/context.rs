@@ -16,7 +16,7 @@ pub(super) type Decoded = Result<Option<Op>>;
 pub(super) struct Context<'a> {
     pub instruction: &'a Instruction,
     /// The opcode at its dots.
-    pub form: Vec<&'a str>,
+    pub form: &'a [&'a str],
     pub target: Target,
     pub names: &'a mut Names,
     pub labels: &'a HashMap<(usize, String), usize>,

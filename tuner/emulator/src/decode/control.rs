@@ -8,8 +8,8 @@ use crate::exec::{Lane, Lanes, Op, Participants, Registers, WARP};
 use crate::read::Operand;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["bra"] | ["bra", "uni"] => {
             context.expect(1)?;
             // Where lanes meet again is known once all is decoded.

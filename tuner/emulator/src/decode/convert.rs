@@ -7,11 +7,11 @@ use super::lanewise::{map1, map2};
 use super::minifloat::{E2M1, E2M3, E3M2, E4M3, E5M2, Minifloat};
 use super::numeric;
 use super::round::{Mode, TF32};
+use std::sync::LazyLock;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
     let Some((&"cvt", form)) = context.form.split_first() else { return Ok(None) };
-    let form = form.to_vec();
-    match form.as_slice() {
+    match form {
         ["f32", "f16"] => map1(context, |a: u16| canonical(f16_value(a))),
         // A shift: NaN keeps its payload.
         ["f32", "bf16"] => map1(context, |a: u16| bf16_value(a)),
@@ -20,7 +20,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         // The first operand goes to the upper half.
         ["rn", "f16x2", "f32"] => map2(context, |a: f32, b: f32| pair(f16_bits(b), f16_bits(a))),
         ["rn", "bf16x2", "f32"] => map2(context, |a: f32, b: f32| pair(bf16_bits(b), bf16_bits(a))),
-        ["rn", "f16x2", "e4m3x2"] => from_codes(context, E4M3, false),
+        ["rn", "f16x2", "e4m3x2"] => from_codes(context, *E4M3_HALVES),
         ["rn", "satfinite", "e4m3x2", "f32"] => {
             map2(context, |a: f32, b: f32| u16::from_le_bytes([E4M3.encode(b), E4M3.encode(a)]))
         }
@@ -31,7 +31,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["rzi", "u32", "f32"] => map1(context, |a: f32| a as u32),
         ["rni", "s32", "f32"] => map1(context, |a: f32| a.round_ties_even() as i32),
         [to, from] if !is_float(to) && !is_float(from) => integers(context, to, from),
-        _ => decode_packed(context, &form),
+        _ => decode_packed(context, form),
     }
 }
 
@@ -46,14 +46,13 @@ fn decode_packed(context: &mut Context, form: &[&str]) -> Decoded {
         [rounding, "satfinite", "relu", rest @ ..] => (&[&[*rounding, "satfinite"], rest].concat()[..], true),
         _ => (form, false),
     };
-    let owned = form.to_vec();
-    match owned.as_slice() {
+    match form {
         [rounding @ ("rn" | "rz"), "f16x2", "f32"] => to_halves(context, HALF, rounding, relu),
         [rounding @ ("rn" | "rz"), "bf16x2", "f32"] => to_halves(context, BFLOAT, rounding, relu),
         [rounding @ ("rn" | "rz" | "rna"), "tf32", "f32"] => to_tf32(context, rounding, relu),
         ["rn", "f16x2", codes] => match format(codes) {
             Some(E2M1) => from_nibbles(context, relu),
-            Some(format) => from_codes(context, format, relu),
+            Some(format) => from_codes(context, halves(format, relu)),
             None => Ok(None),
         },
         ["rn", "satfinite", codes, "f32"] => match format(codes) {
@@ -101,8 +100,14 @@ fn to_tf32(context: &mut Context, rounding: &str, relu: bool) -> Decoded {
     map1(context, move |a: f32| canonical(TF32.round(f64::from(if relu && a <= 0.0 { 0.0 } else { a }), mode) as f32))
 }
 
-fn from_codes(context: &mut Context, format: Minifloat, relu: bool) -> Decoded {
-    let halves: [u16; 256] = std::array::from_fn(|code| half_of(format, code as u8, relu));
+/// What E4M3 codes are in f16. Dequantisation has hundreds of such instructions.
+static E4M3_HALVES: LazyLock<[u16; 256]> = LazyLock::new(|| halves(E4M3, false));
+
+fn halves(format: Minifloat, relu: bool) -> [u16; 256] {
+    std::array::from_fn(|code| half_of(format, code as u8, relu))
+}
+
+fn from_codes(context: &mut Context, halves: [u16; 256]) -> Decoded {
     map1(context, move |a: u16| pair(halves[usize::from(a & 0xFF)], halves[usize::from(a >> 8)]))
 }
 

@@ -7,8 +7,8 @@ use crate::exec::{Class, Lane, Lanes, Op, Participants, Registers, WARP};
 use crate::read::Operand;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["match", "any", "sync", "b32"] => match_any::<u32>(context),
         ["match", "any", "sync", "b64"] => match_any::<u64>(context),
         ["match", "all", "sync", "b32"] => match_all::<u32>(context),

@@ -14,8 +14,8 @@ pub(crate) const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
 const NAN_16: u16 = 0x7FFF;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["add", "f32"] | ["add", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a + b)),
         ["sub", "f32"] | ["sub", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a - b)),
         ["mul", "f32"] | ["mul", "rn", "f32"] => map2(context, |a: f32, b: f32| canonical(a * b)),
@@ -27,7 +27,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["max", "f32"] => map2(context, maximum),
         ["abs", "f32"] => map1(context, |a: f32| canonical(a.abs())),
         ["neg", "f32"] => map1(context, |a: f32| canonical(-a)),
-        _ => decode_approximate(context, &form),
+        _ => decode_approximate(context, form),
     }
 }
 

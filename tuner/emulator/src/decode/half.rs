@@ -40,8 +40,8 @@ struct Modifiers {
 }
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    let [operation, words @ .., kind] = form.as_slice() else { return Ok(None) };
+    let form = context.form;
+    let [operation, words @ .., kind] = form else { return Ok(None) };
     let (half, packed) = match *kind {
         "f16" => (HALF, false),
         "f16x2" => (HALF, true),

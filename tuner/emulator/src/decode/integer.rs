@@ -8,11 +8,11 @@ const BY_ZERO_U32: u32 = u32::MAX;
 const BY_ZERO_U64: u64 = u64::MAX;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
-        [_, "s64" | "u64" | "b64"] | [_, "lo" | "hi", "s64" | "u64"] => decode_doubles(context, &form),
-        [_, "s16" | "u16" | "b16"] | [_, "lo", "s16" | "u16"] => decode_halves(context, &form),
-        [_, "pred"] => decode_predicates(context, &form),
+    let form = context.form;
+    match form {
+        [_, "s64" | "u64" | "b64"] | [_, "lo" | "hi", "s64" | "u64"] => decode_doubles(context, form),
+        [_, "s16" | "u16" | "b16"] | [_, "lo", "s16" | "u16"] => decode_halves(context, form),
+        [_, "pred"] => decode_predicates(context, form),
         ["add", "s32" | "u32"] => map2(context, u32::wrapping_add),
         ["sub", "s32" | "u32"] => map2(context, u32::wrapping_sub),
         ["mul", "lo", "s32" | "u32"] => map2(context, u32::wrapping_mul),
@@ -38,7 +38,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["popc", "b32"] => map1(context, u32::count_ones),
         ["clz", "b32"] => map1(context, u32::leading_zeros),
         ["brev", "b32"] => map1(context, u32::reverse_bits),
-        _ => decode_bits(context, &form),
+        _ => decode_bits(context, form),
     }
 }
 

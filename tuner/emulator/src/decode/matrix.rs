@@ -11,8 +11,8 @@ const ROW: u32 = 16;
 const ROWS: usize = 8;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    let (loads, rest) = match form.as_slice() {
+    let form = context.form;
+    let (loads, rest) = match form {
         ["ldmatrix", "sync", "aligned", "m8n8", rest @ .., "b16"] => (true, rest),
         ["stmatrix", "sync", "aligned", "m8n8", rest @ .., "b16"] => (false, rest),
         _ => return Ok(None),

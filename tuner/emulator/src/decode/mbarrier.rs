@@ -7,8 +7,8 @@ use crate::exec::{Address, Class, Lane, Lanes, Machine, Op, Stop, blame, lanes_o
 use crate::memory::{Arrival, Phase, Stamp, pending_count};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    let ["mbarrier", rest @ .., "b64"] = form.as_slice() else { return Ok(None) };
+    let form = context.form;
+    let ["mbarrier", rest @ .., "b64"] = form else { return Ok(None) };
     if rest == ["pending_count"] {
         return super::lanewise::map1(context, pending_count);
     }

@@ -6,8 +6,8 @@ use crate::error::Space;
 use crate::exec::{Access, Class, Op, generic_load, generic_store};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["ld", modifiers @ ..] => load(context, modifiers),
         ["st", modifiers @ ..] => store(context, modifiers),
         ["cp", "async", "commit_group"] => Ok(Some(Op::AsyncCommit)),

@@ -44,7 +44,7 @@ use crate::read::{Guard, Instruction, Kernel, Operand, Statement, Variable, Vari
 use context::{Context, Decoded, Result};
 use names::Names;
 use sharing::{Mentions, Placement};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Every family, in the order in which they are asked.
 const FAMILIES: [fn(&mut Context) -> Decoded; 19] = [
@@ -91,6 +91,7 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
     names.place(Placement::new(&flow, &draft.mentions, draft.names.sizes()));
     let Builder { mut steps, names, .. } = Builder::run(kernel, target, &labels, names)?;
     set_meeting_points(&mut steps, &flow);
+    keep_accumulators(&mut steps);
     let registers = names.plan();
     Ok(Program { name: kernel.name.clone(), steps, registers, param_bytes, shared_bytes, local_bytes })
 }
@@ -149,6 +150,16 @@ fn labels(kernel: &Kernel) -> HashMap<(usize, String), usize> {
     labels
 }
 
+/// Leaves of the registers that each step names those that a `wgmma` writes.
+fn keep_accumulators(steps: &mut [Step]) {
+    let accumulators = |step: &Step| match &step.op {
+        Op::Wgmma(wgmma) => wgmma.d.clone(),
+        _ => Vec::new(),
+    };
+    let all: HashSet<Register> = steps.iter().flat_map(accumulators).collect();
+    steps.iter_mut().for_each(|step| step.registers.retain(|register| all.contains(register)));
+}
+
 struct Builder<'a> {
     names: Names,
     target: Target,
@@ -200,9 +211,10 @@ impl<'a> Builder<'a> {
     }
 
     fn instruction(&mut self, instruction: &Instruction) -> Result<Step> {
+        let form: Vec<&str> = instruction.opcode.split('.').collect();
         let mut context = Context {
             instruction,
-            form: instruction.opcode.split('.').collect(),
+            form: &form,
             target: self.target,
             names: &mut self.names,
             labels: self.labels,

@@ -9,8 +9,8 @@ use crate::memory::{LOCAL_WINDOW, SHARED_WINDOW, resolve};
 use crate::read::Operand;
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["mov", "b32" | "u32" | "s32" | "f32" | "b16" | "u16" | "s16"] => move_words(context),
         ["mov", "b64" | "u64" | "s64" | "f64"] => move_doubles(context),
         ["cvta", "global" | "const" | "param", "u64"] | ["cvta", "to", "global" | "const", "u64"] => {

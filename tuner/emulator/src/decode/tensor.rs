@@ -47,8 +47,8 @@ pub(super) static E5M2_VALUES: LazyLock<[f64; 256]> =
     LazyLock::new(|| std::array::from_fn(|byte| f64::from(E5M2.decode(byte as u8))));
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["mma", "sync", "aligned", shape @ ("m16n8k8" | "m16n8k16"), "row", "col", "f32", a, b, "f32"] if a == b => {
             let (k, width, unpack) = (if *shape == "m16n8k8" { 8 } else { 16 }, 16, false);
             let rounding = f16_rounding(context.target);
@@ -83,7 +83,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
 
 /// How registers hold the elements of A and B.
 #[derive(Clone, Copy)]
-struct Elements<F> {
+pub(super) struct Elements<F> {
     k: usize,
     /// Bits of an element.
     width: u32,
@@ -94,6 +94,11 @@ struct Elements<F> {
 }
 
 impl<F: Fn(u32) -> f64> Elements<F> {
+    /// 32 bytes of K, one element after another.
+    pub fn in_order(width: u32, value: F) -> Self {
+        Self { k: 256 / width as usize, width, unpack: false, value }
+    }
+
     /// Calls `put(g, k, value)` for every element in a register of all lanes: `half` 0 holds the first half of K.
     #[inline(always)]
     fn spread(&self, register: &[u32; WARP], half: usize, mut put: impl FnMut(usize, usize, f64)) {
@@ -113,7 +118,8 @@ impl<F: Fn(u32) -> f64> Elements<F> {
         }
     }
 
-    fn rows_a(&self, registers: &Registers, a: &[Register]) -> RowsA {
+    /// The rows of A in the registers of a warp.
+    pub fn rows_a(&self, registers: &Registers, a: &[Register]) -> RowsA {
         let mut rows = [[0.0; MAX_K]; 16];
         vectorised(
             #[inline(always)]

@@ -5,12 +5,12 @@ use super::descriptor::Matrix;
 use super::float::{bf16_value, f16_value};
 use super::names::Register;
 use super::target::Target;
-use super::tensor::{E4M3_VALUES, E5M2_VALUES, read_tile, write_tile};
-use crate::exec::{ColumnsB, Lane, MAX_K, Op, Registers, Rounding, RowsA, Wgmma, WgmmaA, WgmmaType, multiply};
+use super::tensor::{E4M3_VALUES, E5M2_VALUES, Elements, read_tile, write_tile};
+use crate::exec::{ColumnsB, MAX_K, Op, Registers, Rounding, RowsA, Wgmma, WgmmaA, WgmmaType, multiply};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["wgmma", "mma_async", "sync", "aligned", shape, "f32", a, b] => {
             let (Some(a), Some(b)) = (element_type(a), element_type(b)) else { return Ok(None) };
             let mixed = a != b && (a.bytes() != 1 || b.bytes() != 1);
@@ -113,17 +113,13 @@ impl WgmmaType {
 
 /// A warp's 16 rows of A from registers.
 pub(crate) fn rows_of_registers(registers: &Registers, a: &[Register], kind: WgmmaType) -> RowsA {
-    let mut rows = [[0.0; MAX_K]; 16];
-    let count = (4 / kind.bytes()) as usize;
-    for (i, register) in a.iter().enumerate() {
-        for (lane, value) in u32::read(registers, register.slot).iter().enumerate() {
-            let first = i / 2 * 4 * count + lane % 4 * count;
-            for j in 0..count {
-                rows[lane / 4 + 8 * (i % 2)][first + j] = kind.element(&value.to_le_bytes(), j);
-            }
-        }
+    let (e4m3, e5m2) = (&*E4M3_VALUES, &*E5M2_VALUES);
+    match kind {
+        WgmmaType::E4M3 => Elements::in_order(8, |bits| e4m3[bits as usize & 0xFF]).rows_a(registers, a),
+        WgmmaType::E5M2 => Elements::in_order(8, |bits| e5m2[bits as usize & 0xFF]).rows_a(registers, a),
+        WgmmaType::F16 => Elements::in_order(16, |bits| f64::from(f16_value(bits as u16))).rows_a(registers, a),
+        WgmmaType::Bf16 => Elements::in_order(16, |bits| f64::from(bf16_value(bits as u16))).rows_a(registers, a),
     }
-    rows
 }
 
 /// Fills rows of a matrix from shared memory; `read` gives the 16 bytes of an address.

@@ -26,8 +26,8 @@ fn fragment(matrix: &str, kind: &str) -> Option<(u32, usize)> {
 }
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
-    let form = context.form.clone();
-    match form.as_slice() {
+    let form = context.form;
+    match form {
         ["wmma", "load", matrix, "sync", "aligned", layout, "m16n16k16", rest @ .., kind] => {
             transfer(context, true, matrix, layout, rest, kind)
         }

@@ -75,7 +75,7 @@ impl Wgmmas {
 
     /// Whether one of `registers` may still be written.
     pub fn writes_any(&self, registers: &[Register]) -> bool {
-        self.pending.iter().any(|wgmma| wgmma.op.d.iter().any(|d| registers.contains(d)))
+        !registers.is_empty() && self.pending.iter().any(|wgmma| wgmma.op.d.iter().any(|d| registers.contains(d)))
     }
 }
 

@@ -125,7 +125,7 @@ pub(crate) struct Step {
     pub op: Op,
     /// Predicate, and whether it is negated.
     pub guard: Option<(Register, bool)>,
-    /// Registers that it names.
+    /// Registers that it names and a `wgmma` writes.
     pub registers: Vec<Register>,
     pub line: u32,
     pub opcode: String,

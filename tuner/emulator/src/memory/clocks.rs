@@ -114,6 +114,17 @@ impl Clocks {
     }
 
     fn joined_set(&mut self, earlier: Stamp, now: Stamp) -> Stamp {
+        if let Some((pair, both)) = self.sets.latest
+            && pair == (earlier, now)
+        {
+            return both;
+        }
+        let both = self.joined_anew(earlier, now);
+        self.sets.latest = Some(((earlier, now), both));
+        both
+    }
+
+    fn joined_anew(&mut self, earlier: Stamp, now: Stamp) -> Stamp {
         if let Some(&known) = self.sets.joined.get(&(earlier, now)) {
             return known;
         }
@@ -136,6 +147,8 @@ struct ReaderSets {
     numbers: HashMap<Vec<Stamp>, usize>,
     /// A set or reader, and a new one: both.
     joined: HashMap<(Stamp, Stamp), Stamp>,
+    /// The pair that was joined last: mostly it comes again.
+    latest: Option<((Stamp, Stamp), Stamp)>,
 }
 
 impl ReaderSets {
