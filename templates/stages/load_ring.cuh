@@ -107,7 +107,7 @@ __device__ __forceinline__ void clear_past_end(const Work& work, Lane lane, int 
             if (lane.index < V_SCALES) store_shared_byte(stage + V_SCALE_OFFSET + (u32)v_scale_offset(row, lane.index, V_SCALES), 0);
         } else {
 #pragma unroll 1
-            for (int byte = 4 * lane.index; byte < V_ROW; byte += 128) store_shared(stage + V_OFFSET + row * V_ROW + byte, 0);
+            for (int byte = 4 * lane.index; byte < V_ROW; byte += 128) store_shared(stage + V_OFFSET + swizzled<V_ROW>(row, byte), 0);
         }
     }
     __syncwarp();

@@ -69,12 +69,13 @@ fn paths() -> [DecodeProblem; 3] {
     [base, DecodeProblem { numerics: Numerics::Exact, ..base }, DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..base }]
 }
 
-/// Operands straight, other dims and pages, fused with the append.
-fn shapes() -> [DecodeProblem; 3] {
+/// Operands straight, other dims and pages, two rows of V on one line of shared memory, fused with the append.
+fn shapes() -> [DecodeProblem; 4] {
     let base = base();
     [
         DecodeProblem { group: 16, numerics: Numerics::Exact, ..base },
         DecodeProblem { head_dim: 64, page_size: 32, q_len: 2, group: 4, ..base },
+        DecodeProblem { kv_format: KvFormat::Fp8E4m3, head_dim: 64, ..base },
         DecodeProblem { append: AppendMode::Fused, v_scale_order: VScaleOrder::Interleaved4, ..base },
     ]
 }
