@@ -137,7 +137,7 @@ fn times_are_plausible_beside_the_read_ceiling() {
         for shape in shapes(&problem, Preset::Quick) {
             let split = default_split(&problem, &variant, &shape, bench.compiler.target);
             let candidates = vec![CandidateKernel { split, ..kernel.clone() }; 2];
-            let request = MeasureRequest { problem, shape, candidates, samples: 5, rested: false };
+            let request = MeasureRequest { problem, shape, candidates, samples: 5 };
             let report = bench.worker.measure(&request).unwrap();
             for samples in report.candidates {
                 let mut samples = samples.unwrap();

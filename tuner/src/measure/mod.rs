@@ -14,14 +14,9 @@ use bench::{Bench, Prepared};
 use nvkv_spec::{Outcome, Problem, Shape, Stage};
 use probe::{Probe, ProbeError};
 use std::rc::Rc;
-use std::thread;
-use std::time::Instant;
 
 /// Untimed rounds before the first sample: clocks rise, and code and page tables get warm.
 const WARM_UP_ROUNDS: usize = 3;
-/// A rest, in units of what came before it. Back to back, decode kernels draw more than the board's limit and clocks fall by
-/// a quarter within milliseconds; at a third of the time the average stays far below it.
-const REST: f64 = 2.0;
 
 /// Times kernels on one device; keeps the inputs of the problem and shape at hand.
 pub(crate) struct Measurer {
@@ -54,7 +49,7 @@ impl Measurer {
         request: &MeasureRequest,
         state: impl Fn() -> GpuState,
     ) -> Result<MeasureReport, Failure> {
-        let MeasureRequest { problem, shape, candidates, samples, rested } = request;
+        let MeasureRequest { problem, shape, candidates, samples } = request;
         let kept = self.bench.take().filter(|(p, s, _)| p == problem && s == shape);
         let bench = match kept {
             Some((_, _, bench)) => bench,
@@ -72,7 +67,7 @@ impl Measurer {
         let ready: Vec<&Prepared> = prepared.iter().flatten().collect();
         self.warm_up(&ready)?;
         let before = state();
-        let mut sampled = self.sample(&ready, *samples, *rested)?.into_iter();
+        let mut sampled = self.sample(&ready, *samples)?.into_iter();
         let after = state();
         let mut results = Vec::new();
         for kernel in &prepared {
@@ -106,16 +101,12 @@ impl Measurer {
     }
 
     /// `samples` rounds over all kernels, each with a cold L2; samples of each kernel, µs.
-    fn sample(&self, kernels: &[&Prepared], samples: u32, rested: bool) -> Result<Vec<Vec<f64>>, CudaError> {
+    fn sample(&self, kernels: &[&Prepared], samples: u32) -> Result<Vec<Vec<f64>>, CudaError> {
         let mut sampled = vec![Vec::with_capacity(samples as usize); kernels.len()];
         for _ in 0..samples {
             for (kernel, samples) in kernels.iter().zip(&mut sampled) {
-                let began = Instant::now();
                 self.probe.flush()?;
                 samples.push(self.timer.time(|| kernel.graph.replay())?);
-                if rested {
-                    thread::sleep(began.elapsed().mul_f64(REST));
-                }
             }
         }
         Ok(sampled)

@@ -21,7 +21,7 @@ pub use trials::RUNOFF;
 use trials::{Trial, best, contenders, median, merge};
 
 /// How times are taken, as stored with each run: a change of any part makes them incomparable.
-pub const POLICY: &str = "graph-replay,cold-l2,interleaved,rested-runoff,median,v2";
+pub const POLICY: &str = "graph-replay,cold-l2,interleaved,median,v1";
 /// How long one call to the GPU worker may take. Healthy ones take seconds; a hang costs this much a few times over,
 /// until halving the batch has found the kernel.
 pub const LIMITS: Limits =
@@ -236,8 +236,7 @@ impl<'a> Timing<'a> {
             cubin: heat.kernels[t.kernel].cubin.clone(),
         };
         let Heat { problem, shape, .. } = heat;
-        let candidates = trials.iter().map(candidate).collect();
-        let request = MeasureRequest { problem, shape, candidates, samples, rested: samples == RUNOFF_SAMPLES };
+        let request = MeasureRequest { problem, shape, candidates: trials.iter().map(candidate).collect(), samples };
         match self.worker.measure(&request) {
             Ok(report) => self.take(heat, &mut trials, report, samples)?,
             Err(outcome) => {

@@ -86,8 +86,6 @@ pub struct MeasureRequest {
     pub candidates: Vec<CandidateKernel>,
     /// Rounds, so samples a kernel.
     pub samples: u32,
-    /// Whether the GPU rests after each sample, so that its power limit does not hold the clocks down.
-    pub rested: bool,
 }
 
 /// Timings of one [`MeasureRequest`].
