@@ -6,13 +6,19 @@ use crate::exec::{Environment, Grid, Program, run_block};
 use crate::memory::Memory;
 use crate::read::{Syntax, VariableSpace, read};
 use rayon::prelude::*;
+use std::collections::HashMap;
 use std::ops::AddAssign;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A PTX module.
 #[derive(Clone, Debug)]
 pub struct Module {
     syntax: Syntax,
+    decoded: Arc<Mutex<Decoded>>,
 }
+
+/// Kernels that were decoded, by name and target: further launches find them.
+type Decoded = HashMap<(String, Target), Arc<Program>>;
 
 /// What a launch executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +45,7 @@ impl Module {
     /// # Errors
     /// [`EmulationError::Syntax`] with line and text.
     pub fn parse(ptx: &str) -> Result<Self, EmulationError> {
-        Ok(Self { syntax: read(ptx)? })
+        Ok(Self { syntax: read(ptx)?, decoded: Arc::default() })
     }
 
     /// `.target` of the module, such as `sm_90a`.
@@ -52,11 +58,26 @@ impl Module {
         self.syntax.kernels.iter().map(|kernel| kernel.name.as_str())
     }
 
-    /// Decodes a kernel for `target`, placing the module's variables in `memory`.
-    fn program(&self, symbol: &str, target: &str, memory: &mut Memory) -> Result<Program, EmulationError> {
+    /// The kernel, decoded for `target`.
+    fn program(&self, symbol: &str, target: &str, memory: &mut Memory) -> Result<Arc<Program>, EmulationError> {
         let launch = |problem| EmulationError::Launch { symbol: symbol.to_string(), problem };
         let family = Target::named(target)
             .ok_or_else(|| launch(format!("target `{target}` is not emulated; sm_80 to sm_121 are")))?;
+        if self.syntax.variables.iter().any(|variable| variable.space == VariableSpace::Global) {
+            // Its variables lie elsewhere in every launch.
+            return self.decode(symbol, family, memory).map(Arc::new);
+        }
+        let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = decoded.get(&(symbol.to_string(), family)) {
+            return Ok(program.clone());
+        }
+        let program = Arc::new(self.decode(symbol, family, memory)?);
+        decoded.insert((symbol.to_string(), family), program.clone());
+        Ok(program)
+    }
+
+    /// Decodes a kernel, placing the module's variables in `memory`.
+    fn decode(&self, symbol: &str, target: Target, memory: &mut Memory) -> Result<Program, EmulationError> {
         let Some(kernel) = self.syntax.kernels.iter().find(|kernel| kernel.name == symbol) else {
             let known = self.kernels().collect::<Vec<_>>().join(", ");
             return Err(EmulationError::NoKernel { symbol: symbol.to_string(), known });
@@ -69,7 +90,7 @@ impl Module {
             };
             placed.push(Placed { variable, address });
         }
-        decode(kernel, family, &placed)
+        decode(kernel, target, &placed)
     }
 }
 

@@ -4,7 +4,7 @@ use super::context::{Context, Decoded};
 use super::lanewise::{map1, map2, map3};
 use super::names::Register;
 use crate::error::Space;
-use crate::exec::{Class, Lane, Op, WARP};
+use crate::exec::{Class, Lane, Op, WARP, vectorised};
 use crate::memory::{LOCAL_WINDOW, SHARED_WINDOW, resolve};
 use crate::read::Operand;
 
@@ -63,12 +63,20 @@ fn unpack<T: Lane>(context: &mut Context, parts: &[Operand]) -> Decoded {
     let parts: Vec<Register> =
         parts.iter().map(|part| context.target_of(part, Class::Word)).collect::<Result<_, _>>()?;
     Ok(Some(Op::Lanewise(Box::new(move |registers, lanes| {
-        let values: [u64; WARP] = std::array::from_fn(|lane| registers.bits(whole.class, whole.slot, lane));
-        for (i, part) in parts.iter().enumerate() {
-            let mask = u64::from(u32::MAX) >> (32 - bits);
-            let row: [u32; WARP] = std::array::from_fn(|lane| (values[lane] >> (bits * i as u32) & mask) as u32);
-            u32::write(registers, part.slot, &row, lanes);
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                let values = registers.row(whole.class, whole.slot);
+                let mask = u64::from(u32::MAX) >> (32 - bits);
+                for (i, part) in parts.iter().enumerate() {
+                    let mut row = [0; WARP];
+                    for (part, value) in row.iter_mut().zip(&values) {
+                        *part = (value >> (bits * i as u32) & mask) as u32;
+                    }
+                    u32::write(registers, part.slot, &row, lanes);
+                }
+            },
+        )
     }))))
 }
 
@@ -77,18 +85,22 @@ fn pack<T: Lane>(context: &mut Context, parts: &[Operand]) -> Decoded {
     let bits = part_bits(T::CLASS, parts.len());
     let parts: Vec<Register> = parts.iter().map(|part| context.value(part, Class::Word)).collect::<Result<_, _>>()?;
     Ok(Some(Op::Lanewise(Box::new(move |registers, lanes| {
-        let mut values = [0u64; WARP];
-        for (i, part) in parts.iter().enumerate() {
-            let row = u32::read(registers, part.slot);
-            let mask = u32::MAX >> (32 - bits);
-            for lane in 0..WARP {
-                values[lane] |= u64::from(row[lane] & mask) << (bits * i as u32);
-            }
-        }
-        match whole.class {
-            Class::Double => u64::write(registers, whole.slot, &values, lanes),
-            _ => u32::write(registers, whole.slot, &values.map(|value| value as u32), lanes),
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut values = [0u64; WARP];
+                let mask = u32::MAX >> (32 - bits);
+                for (i, part) in parts.iter().enumerate() {
+                    for (value, part) in values.iter_mut().zip(u32::read(registers, part.slot)) {
+                        *value |= u64::from(part & mask) << (bits * i as u32);
+                    }
+                }
+                match whole.class {
+                    Class::Double => u64::write(registers, whole.slot, &values, lanes),
+                    _ => u32::write(registers, whole.slot, &values.map(|value| value as u32), lanes),
+                }
+            },
+        )
     }))))
 }
 

@@ -1,7 +1,7 @@
 //! What the tensor cores of a target compute.
 
 /// Families of targets whose tensor cores round alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// sm_80 to sm_89.
     Ada,

@@ -1,7 +1,7 @@
 //! What a warp started and did not wait for yet. Everything happens as late as PTX allows: when it is waited for.
 
 use super::op::{Address, Wgmma};
-use super::registers::{Lanes, WARP};
+use super::registers::{Lanes, Registers, WARP};
 use crate::decode::{Matrix, Register};
 use crate::memory::ThreadCopy;
 
@@ -80,6 +80,13 @@ impl Wgmmas {
 }
 
 impl Address {
+    /// The addresses of all lanes.
+    pub fn of_lanes(&self, registers: &Registers) -> [u64; WARP] {
+        let mut row = registers.row(self.base.class, self.base.slot);
+        row.iter_mut().for_each(|base| *base = self.at(*base));
+        row
+    }
+
     /// The address, from the value of its base.
     pub fn at(&self, base: u64) -> u64 {
         base.wrapping_add_signed(self.offset)

@@ -113,6 +113,19 @@ impl Registers {
         }
     }
 
+    /// The same, all lanes of it.
+    #[inline(always)]
+    pub fn row(&self, class: Class, slot: Slot) -> [u64; WARP] {
+        let at = slot.0 as usize;
+        let mut row = [0; WARP];
+        match class {
+            Class::Word => row.iter_mut().zip(&self.words[at]).for_each(|(value, &word)| *value = u64::from(word)),
+            Class::Double => row = self.doubles[at],
+            Class::Predicate => (0..WARP).for_each(|lane| row[lane] = u64::from(self.predicates[at] >> lane & 1)),
+        }
+        row
+    }
+
     /// Sets a register to `bits` in every lane.
     pub fn fill(&mut self, class: Class, slot: Slot, bits: u64) {
         let at = slot.0 as usize;

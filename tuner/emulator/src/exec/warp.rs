@@ -5,7 +5,7 @@ use super::barrier::{Arrival, Barrier};
 use super::elements::{value_of, words_of};
 use super::generic::Local;
 use super::machine::{Blame, Machine, blame, lanes_of};
-use super::op::{Access, Address, Op, Participants, Program, Step, Work};
+use super::op::{Access, Op, Participants, Program, Step, Work};
 use super::registers::{Lanes, Registers, WARP};
 use super::special::Place;
 use super::wgmma;
@@ -290,11 +290,6 @@ impl Warp {
         if needed == active { Ok(()) } else { Err((FaultKind::MissingLanes { needed, active }, None)) }
     }
 
-    #[inline(always)]
-    fn address(&self, address: &Address, lane: usize) -> u64 {
-        address.at(self.registers.bits(address.base.class, address.base.slot, lane))
-    }
-
     fn load(
         &mut self,
         env: Environment,
@@ -305,8 +300,9 @@ impl Warp {
     ) -> Result<(), Blame> {
         let bytes = access.bytes();
         let mut values = [[0; 4]; WARP];
+        let addresses = access.address.of_lanes(&self.registers);
         for lane in lanes_of(active) {
-            let address = self.address(&access.address, lane);
+            let address = addresses[lane];
             let value = match access.space {
                 Space::Global => env.memory.load(address, bytes, &mut self.hint),
                 Space::Shared => shared.load(address, bytes, now.lane(lane as u32)),
@@ -328,8 +324,9 @@ impl Warp {
     ) -> Result<(), Blame> {
         let bytes = access.bytes();
         let values = access.read_elements(&self.registers);
+        let addresses = access.address.of_lanes(&self.registers);
         for lane in lanes_of(active) {
-            let address = self.address(&access.address, lane);
+            let address = addresses[lane];
             let value = value_of(values[lane]);
             let stored = match access.space {
                 Space::Shared => shared.store(address, bytes, value, now.lane(lane as u32)),

@@ -117,14 +117,13 @@ impl Memory {
     /// Up to 16 bytes, lowest address in the lowest byte.
     pub(crate) fn load(&self, address: u64, bytes: u32, hint: &mut Cursor) -> Result<u128, FaultKind> {
         let (allocation, offset) = self.find(address, bytes, hint)?;
-        let uninitialised = |byte: u64| FaultKind::Uninitialised { space: Space::Global, address: address + byte };
         let word = (offset / 4) as usize;
         if bytes < 4 {
             let shift = offset % 4;
             let needed = ((1u8 << bytes) - 1) << shift;
             let missing = needed & !allocation.written[word].load(Ordering::Relaxed);
             if missing != 0 {
-                return Err(uninitialised(u64::from(missing.trailing_zeros()) - shift));
+                return Err(uninitialised(address + u64::from(missing.trailing_zeros()) - shift));
             }
             if let Some(view) = &hint.view {
                 allocation.marks.read(word, address, view)?;
@@ -132,18 +131,11 @@ impl Memory {
             let bits = allocation.words[word].load(Ordering::Relaxed) >> (8 * shift);
             return Ok(u128::from(bits & ((1 << (8 * bytes)) - 1)));
         }
-        let mut value = 0;
-        for i in 0..(bytes / 4) as usize {
-            let missing = 15 & !allocation.written[word + i].load(Ordering::Relaxed);
-            if missing != 0 {
-                return Err(uninitialised(4 * i as u64 + u64::from(missing.trailing_zeros())));
-            }
-            if let Some(view) = &hint.view {
-                allocation.marks.read(word + i, address + 4 * i as u64, view)?;
-            }
-            value |= u128::from(allocation.words[word + i].load(Ordering::Relaxed)) << (32 * i);
+        match bytes {
+            4 => allocation.load_words::<1>(word, address, hint),
+            8 => allocation.load_words::<2>(word, address, hint),
+            _ => allocation.load_words::<4>(word, address, hint),
         }
-        Ok(value)
     }
 
     /// Writes up to 16 bytes.
@@ -231,7 +223,31 @@ impl Memory {
     }
 }
 
+fn uninitialised(address: u64) -> FaultKind {
+    FaultKind::Uninitialised { space: Space::Global, address }
+}
+
 impl Allocation {
+    /// `N` words from index `word` on, of which the first has that address.
+    #[inline(always)]
+    fn load_words<const N: usize>(&self, word: usize, address: u64, cursor: &Cursor) -> Result<u128, FaultKind> {
+        let outside = || FaultKind::OutOfBounds { space: Space::Global, address, bytes: 4 * N as u32 };
+        let words: &[AtomicU32; N] = self.words[word..].first_chunk().ok_or_else(outside)?;
+        let written: &[AtomicU8; N] = self.written[word..].first_chunk().ok_or_else(outside)?;
+        let mut value = 0;
+        for i in 0..N {
+            let missing = 15 & !written[i].load(Ordering::Relaxed);
+            if missing != 0 {
+                return Err(uninitialised(address + 4 * i as u64 + u64::from(missing.trailing_zeros())));
+            }
+            if let Some(view) = &cursor.view {
+                self.marks.read(word + i, address + 4 * i as u64, view)?;
+            }
+            value |= u128::from(words[i].load(Ordering::Relaxed)) << (32 * i);
+        }
+        Ok(value)
+    }
+
     fn byte(&self, offset: u64) -> u8 {
         let word = self.words[(offset / 4) as usize].load(Ordering::Relaxed);
         word.to_le_bytes()[(offset % 4) as usize]
