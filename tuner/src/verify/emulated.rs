@@ -40,19 +40,25 @@ pub fn emulate(prepared: &Prepared, variant: &Variant, symbol: &str, ptx: &str) 
     let work = RefCell::default();
     let run = || {
         let module = Module::parse(ptx)?;
-        let report =
-            prepared.run(variant, || Ok(Emulated { module: &module, symbol, memory: Memory::new(), work: &work }))?;
+        let report = prepared.run(variant, || Ok(Emulated::new(&module, symbol, &work)))?;
         Ok(Emulation { report, work: *work.borrow() })
     };
     run().map_err(|failure: Failure| failure.outcome(Stage::Verify))
 }
 
 /// A kernel of a module, with the memory of one case.
-struct Emulated<'a> {
+pub(super) struct Emulated<'a> {
     module: &'a Module,
     symbol: &'a str,
     memory: Memory,
     work: &'a RefCell<Work>,
+}
+
+impl<'a> Emulated<'a> {
+    /// With memory of its own; `work` counts its launches.
+    pub fn new(module: &'a Module, symbol: &'a str, work: &'a RefCell<Work>) -> Self {
+        Self { module, symbol, memory: Memory::new(), work }
+    }
 }
 
 impl Executor for Emulated<'_> {

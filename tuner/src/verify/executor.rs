@@ -31,6 +31,9 @@ pub(super) trait Executor {
     /// Runs the kernel once, and waits for its end.
     fn launch(&mut self, geometry: Geometry, params: &impl Params) -> Result<(), Failure>;
 
+    /// Told of each output that was read; most have no use for it.
+    fn read(&self, _name: &'static str, _bytes: &[u8]) {}
+
     /// Memory that holds `data`.
     fn hold<T: Number>(&mut self, data: &[T]) -> Result<Self::Memory, Failure> {
         let bytes = T::to_bytes(data);

@@ -57,6 +57,8 @@ impl<E: Executor> Guarded<E> {
                 return Err(Failure::Wrong { error: f64::NAN, detail });
             }
         }
-        Ok(T::from_bytes(&on.download(&self.memory, E::CANARY, self.bytes)?))
+        let bytes = on.download(&self.memory, E::CANARY, self.bytes)?;
+        on.read(self.name, &bytes);
+        Ok(T::from_bytes(&bytes))
     }
 }

@@ -11,6 +11,7 @@ mod emulated;
 mod executor;
 mod guarded;
 mod host;
+mod kept;
 mod on_gpu;
 mod prepared;
 mod random;
@@ -21,6 +22,7 @@ pub(crate) use compare::{has_nan, outputs as compare_outputs};
 pub use emulated::{Emulation, Work, emulate};
 use guarded::Guarded;
 pub(crate) use host::{K_SCALE, Q_SCALE, V_SCALE, new_slots, sm_scale};
+pub use kept::{Output, outputs_emulated, outputs_on_gpu};
 pub use prepared::Prepared;
 pub(crate) use random::{normal_bits, seeded};
 
