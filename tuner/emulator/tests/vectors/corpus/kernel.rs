@@ -17,7 +17,7 @@ impl Operand {
         match self {
             Self::Predicate => (".pred", 8),
             Self::Integer(16) | Self::F16 | Self::Bf16 | Self::E4m3x2 => (".b16", 16),
-            Self::Integer(64) | Self::Fragment(64) => (".b64", 64),
+            Self::Integer(64) | Self::F64 | Self::Fragment(64) => (".b64", 64),
             _ => (".b32", 32),
         }
     }

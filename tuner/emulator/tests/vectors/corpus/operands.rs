@@ -43,6 +43,41 @@ const F32: [u32; 32] = [
     0x42FE_0000,
     0xC2FE_0000,
 ];
+/// The same of f64, and the ends of what f32 and the integers hold.
+const F64: [u64; 32] = [
+    0,
+    0x8000_0000_0000_0000,
+    0x3FF0_0000_0000_0000,
+    0xBFF0_0000_0000_0000,
+    0x7FF0_0000_0000_0000,
+    0xFFF0_0000_0000_0000,
+    0x7FF8_0000_0000_0000,
+    0xFFF8_1234_5678_9ABC,
+    0x7FF0_0000_0000_0001,
+    0x7FFF_FFFF_FFFF_FFFF,
+    1,
+    0x8000_0000_0000_0001,
+    0x000F_FFFF_FFFF_FFFF,
+    0x0010_0000_0000_0000,
+    0x8010_0000_0000_0000,
+    0x7FEF_FFFF_FFFF_FFFF,
+    0xFFEF_FFFF_FFFF_FFFF,
+    0x3FF0_0000_0000_0001,
+    0x3FEF_FFFF_FFFF_FFFF,
+    0x47EF_FFFF_E000_0000,
+    0x47EF_FFFF_F000_0000,
+    0x3810_0000_0000_0000,
+    0x36A0_0000_0000_0000,
+    0x3690_0000_0000_0000,
+    0x3FE0_0000_0000_0000,
+    0x41DF_FFFF_FFC0_0000,
+    0xC1E0_0000_0000_0000,
+    0x41EF_FFFF_FFE0_0000,
+    0x43E0_0000_0000_0000,
+    0xC3E0_0000_0000_0000,
+    0x43F0_0000_0000_0000,
+    0x4004_0000_0000_0000,
+];
 const F16: [u16; 20] = [
     0, 0x8000, 0x3C00, 0xBC00, 0x7C00, 0xFC00, 0x7E00, 0xFE12, 0x7C01, 0x7FFF, 1, 0x8001, 0x03FF, 0x0400, 0x8400,
     0x7BFF, 0xFBFF, 0x3C01, 0x3BFF, 0x5C00,
@@ -102,10 +137,12 @@ impl Operand {
             }
             Self::Count => hard_or(&COUNTS, index, || random.bits() % 33),
             Self::F32 => hard_or(&F32.map(u64::from), index, || u64::from(any_f32(random))),
+            Self::F64 => hard_or(&F64, index, || any_f64(random)),
             Self::Halfway(format) => u64::from(halfway(format, random).to_bits()),
             Self::F16 => hard_or(&F16.map(u64::from), index, || random.bits() & 0xFFFF),
             Self::Bf16 => hard_or(&BF16.map(u64::from), index, || random.bits() & 0xFFFF),
             Self::F16x2 => (0..2).fold(0, |both, _| both << 16 | any_f16(random)),
+            Self::Bf16x2 => (0..2).fold(0, |both, _| both << 16 | any_bf16(random)),
             Self::E4m3x2 => random.bits() & 0xFFFF,
             Self::Predicate => random.bits() & 1,
             Self::Fragment(_) | Self::Immediate(_) => unreachable!("they have no value of their own"),
@@ -117,7 +154,8 @@ impl Operand {
         let step = random.bits() % 3;
         match self {
             Self::F32 => (other ^ (random.bits() & 1) << 31).wrapping_add(step) & 0xFFFF_FFFF,
-            Self::F16x2 => other ^ (random.bits() & 0x8000_8000) ^ step,
+            Self::F64 => (other ^ (random.bits() & 1) << 63).wrapping_add(step),
+            Self::F16x2 | Self::Bf16x2 => other ^ (random.bits() & 0x8000_8000) ^ step,
             Self::Integer(bits) => other.wrapping_add(step).wrapping_sub(1) & u64::MAX >> (64 - bits),
             _ => self.value(random.below(96), random),
         }
@@ -129,6 +167,20 @@ fn any_f32(random: &mut Random) -> u32 {
     let bits = random.bits() as u32;
     let exponent = (random.between(-12, 12) + 127) as u32;
     if random.one_in(2) { bits } else { bits & 0x807F_FFFF | exponent << 23 }
+}
+
+fn any_f64(random: &mut Random) -> u64 {
+    let bits = random.bits();
+    let exponent = (random.between(-12, 12) + 1023) as u64;
+    if random.one_in(2) { bits } else { bits & 0x800F_FFFF_FFFF_FFFF | exponent << 52 }
+}
+
+fn any_bf16(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => u64::from(random.pick(&BF16)),
+        1 => random.bits() & 0xFFFF,
+        _ => random.bits() & 0x807F | ((random.between(-4, 4) + 127) as u64) << 7,
+    }
 }
 
 fn any_f16(random: &mut Random) -> u64 {
@@ -146,6 +198,8 @@ fn halfway(format: &str, random: &mut Random) -> f32 {
         "f16" => (10, -14, 16),
         "bf16" => (7, -126, 127),
         "e4m3" => (3, -6, 9),
+        "e5m2" => (2, -14, 16),
+        "tf32" => (10, -126, 127),
         // Neighbours 1 apart, up to what no 32-bit integer holds.
         "int" => (random.between(0, 33), 0, 0),
         _ => panic!("unknown format `{format}`"),
