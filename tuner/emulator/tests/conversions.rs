@@ -85,7 +85,8 @@ fn floats_narrow_in_every_rounding() {
     });
     check("cvt.rna.tf32.f32 %r9, %f0;", |x| {
         if x.is_nan() {
-            NAN
+            // The H200 cuts its payload.
+            x.to_bits() & !0x1FFF
         } else if x.is_infinite() {
             x.to_bits()
         } else {

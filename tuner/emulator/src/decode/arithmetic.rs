@@ -1,9 +1,10 @@
-//! f32 and f64 arithmetic in every rounding, flushed and saturated.
+//! f32 arithmetic in every rounding, flushed and saturated; `double` has that of f64.
 
 use super::context::{Context, Decoded};
-use super::float::{canonical, canonical64, flush, maximum, minimum};
+use super::double;
+use super::float::{canonical, flush, maximum, minimum};
 use super::lanewise::{map1, map2, map3};
-use super::round::{F32, Mode, directed, odd_quotient, odd_root, odd_sum, sum};
+use super::round::{F32, Mode, odd_quotient, odd_root, odd_sum};
 
 /// What stands between an operation and its type.
 #[derive(Clone, Copy)]
@@ -49,7 +50,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = context.form;
     match form {
         [operation, words @ .., "f32"] => single(context, operation, words),
-        [operation, words @ .., "f64"] => double(context, operation, words),
+        [operation, words @ .., "f64"] => double::decode(context, operation, words),
         _ => Ok(None),
     }
 }
@@ -135,93 +136,10 @@ fn test(context: &mut Context, words: &[&str]) -> Decoded {
         ["infinite"] => f32::is_infinite,
         ["number"] => |a| !a.is_nan(),
         ["notanumber"] => f32::is_nan,
-        ["normal"] => f32::is_normal,
+        // Zero counts.
+        ["normal"] => |a| a.is_normal() || a == 0.0,
         ["subnormal"] => f32::is_subnormal,
         _ => return Ok(None),
     };
     map1(context, is)
-}
-
-fn double(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
-    let Some(Modifiers { mode, flush: false, saturate: false }) = Modifiers::new(words) else {
-        return double_other(context, operation, words);
-    };
-    match operation {
-        "add" => map2(context, move |a: f64, b: f64| added(a, b, mode)),
-        "sub" => map2(context, move |a: f64, b: f64| added(a, -b, mode)),
-        "mul" => map2(context, move |a: f64, b: f64| {
-            let product = a * b;
-            canonical64(directed(product, a.mul_add(b, -product), mode))
-        }),
-        "fma" | "mad" => map3(context, move |a: f64, b: f64, c: f64| fused(a, b, c, mode)),
-        "div" => map2(context, move |a: f64, b: f64| divided(a, b, mode)),
-        "rcp" => map1(context, move |a: f64| divided(1.0, a, mode)),
-        "sqrt" => map1(context, move |a: f64| {
-            let root = a.sqrt();
-            canonical64(directed(root, (-root).mul_add(root, a), mode))
-        }),
-        "min" => map2(context, |a: f64, b: f64| extreme64(a, b, false)),
-        "max" => map2(context, |a: f64, b: f64| extreme64(a, b, true)),
-        "abs" => map1(context, f64::abs),
-        "neg" => map1(context, |a: f64| -a),
-        "copysign" => map2(context, |a: f64, b: f64| b.copysign(a)),
-        _ => Ok(None),
-    }
-}
-
-fn double_other(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
-    let is: fn(f64) -> bool = match (operation, words) {
-        ("testp", ["finite"]) => f64::is_finite,
-        ("testp", ["infinite"]) => f64::is_infinite,
-        ("testp", ["number"]) => |a| !a.is_nan(),
-        ("testp", ["notanumber"]) => f64::is_nan,
-        ("testp", ["normal"]) => f64::is_normal,
-        ("testp", ["subnormal"]) => f64::is_subnormal,
-        _ => return Ok(None),
-    };
-    map1(context, is)
-}
-
-fn added(a: f64, b: f64, mode: Mode) -> f64 {
-    let (value, error) = sum(a, b);
-    if value == 0.0 && a != 0.0 && mode == Mode::Down { -0.0 } else { canonical64(directed(value, error, mode)) }
-}
-
-/// What a fused result misses is put together from the product's and the sum's own errors.
-fn fused(a: f64, b: f64, c: f64, mode: Mode) -> f64 {
-    let nearest = a.mul_add(b, c);
-    if mode == Mode::Nearest || !nearest.is_finite() {
-        return canonical64(nearest);
-    }
-    let product = a * b;
-    let product_error = a.mul_add(b, -product);
-    let (total, total_error) = sum(product, c);
-    directed(nearest, (total - nearest) + (total_error + product_error), mode)
-}
-
-fn divided(a: f64, b: f64, mode: Mode) -> f64 {
-    let quotient = a / b;
-    canonical64(directed(quotient, (-quotient).mul_add(b, a) * b.signum(), mode))
-}
-
-/// Of a number and NaN the number; of two zeros that with the sign that is asked for.
-fn extreme64(a: f64, b: f64, larger: bool) -> f64 {
-    match (a.is_nan(), b.is_nan()) {
-        (true, _) => canonical64(b),
-        (_, true) => a,
-        _ if a == b => {
-            if a.is_sign_negative() == larger {
-                b
-            } else {
-                a
-            }
-        }
-        _ => {
-            if (a > b) == larger {
-                a
-            } else {
-                b
-            }
-        }
-    }
 }

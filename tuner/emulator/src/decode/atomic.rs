@@ -1,7 +1,8 @@
 //! `atom` and `red`, on global and shared memory.
 
 use super::context::{Context, Decoded};
-use super::float::{bf16_bits, bf16_value, canonical, canonical64, f16_bits, f16_value, flush};
+use super::double::propagated;
+use super::float::{bf16_bits, bf16_value, canonical, f16_bits, f16_value, flush};
 use crate::error::Space;
 use crate::exec::{Class, Lanes, Machine, Op, blame, lanes_of};
 use crate::memory::resolve;
@@ -12,6 +13,18 @@ type Function = fn(u64, u64, u64) -> u64;
 /// Global f32 additions flush subnormal numbers to zeros of their sign; those on shared memory do not (PTX ISA, `atom`).
 fn add_flushed(old: u64, a: u64, _: u64) -> u64 {
     u64::from(canonical(flush(flush(f32_of(old)) + flush(f32_of(a)))).to_bits())
+}
+
+/// Global f64 additions pass NaN on as it is, the signalling one too.
+fn add_unquieted(old: u64, a: u64, _: u64) -> u64 {
+    let is_nan = |bits: u64| f64::from_bits(bits).is_nan();
+    let nan = [old, a].into_iter().find(|&bits| is_nan(bits));
+    nan.unwrap_or_else(|| add64(old, a, 0))
+}
+
+fn add64(old: u64, a: u64, _: u64) -> u64 {
+    let [old, a] = [old, a].map(f64::from_bits);
+    propagated([old, a], old + a).to_bits()
 }
 
 /// What an atomic instruction says.
@@ -67,7 +80,11 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         return Ok(None);
     };
     let Some(function) = function(form.operation, form.kind) else { return Ok(None) };
-    let of_global: Function = if (form.operation, form.kind) == ("add", "f32") { add_flushed } else { function };
+    let of_global: Function = match (form.operation, form.kind) {
+        ("add", "f32") => add_flushed,
+        ("add", "f64") => add_unquieted,
+        _ => function,
+    };
     let operands = if form.operation == "cas" { 2 } else { 1 };
     let first = usize::from(returns);
     context.expect(first + 1 + operands + form.hint)?;
@@ -127,7 +144,7 @@ fn function(operation: &str, kind: &str) -> Option<Function> {
 fn float_function(operation: &str, kind: &str) -> Option<Function> {
     Some(match (operation, kind) {
         ("add", "f32") => |old, a, _| u64::from(canonical(f32_of(old) + f32_of(a)).to_bits()),
-        ("add", "f64") => |old, a, _| canonical64(f64::from_bits(old) + f64::from_bits(a)).to_bits(),
+        ("add", "f64") => add64,
         ("add", "f16") => |old, a, _| u64::from(f16_bits(f16_value(old as u16) + f16_value(a as u16))),
         ("add", "bf16") => |old, a, _| u64::from(bf16_bits(bf16_value(old as u16) + bf16_value(a as u16))),
         ("add", "f16x2") => |old, a, _| halves(old, a, |x, y| f16_bits(f16_value(x) + f16_value(y))),

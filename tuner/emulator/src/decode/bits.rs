@@ -81,9 +81,9 @@ fn search(context: &mut Context, form: &[&str]) -> Decoded {
                 move |at: u32, n: u32| if wraps { mask(at & 31, n & 31) } else { mask(at.min(32), n.min(32)) },
             )
         }
-        ["bfe", "u64"] => map3(context, |a: u64, at: u32, n: u32| field64(a, at & 255, n & 255)),
+        // Position and length count in full: the 8 bits of the 32-bit forms do not bound them.
+        ["bfe", "u64"] => map3(context, |a: u64, at: u32, n: u32| field64(a, at, n)),
         ["bfe", "s64"] => map3(context, |a: i64, at: u32, n: u32| {
-            let (at, n) = (at & 255, n & 255);
             let above = 64 - n.min(64);
             if n == 0 { 0 } else { a >> at.min(63) << above >> above }
         }),

@@ -8,6 +8,8 @@ use crate::exec::{Lane, Op, WARP};
 struct Flag {
     reads: bool,
     writes: bool,
+    /// Subtractions keep the carry of `a + !b + 1` in it, which is clear where they borrow.
+    borrows: bool,
 }
 
 /// `a`, `b`, the word that is added to a product, and the flag to the result and the new flag.
@@ -30,7 +32,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         Some(&operation @ ("add" | "sub" | "mad")) if writes => (operation, false),
         _ => return Ok(None),
     };
-    let flag = Flag { reads, writes };
+    let flag = Flag { reads, writes, borrows: operation == "sub" };
     match (operation, &words[1..], kind) {
         ("add", [], "u32" | "s32") => {
             two(context, flag, |a: u32, b, _, c| with_carry(a.overflowing_add(b), |x| x.overflowing_add(c.into())))
@@ -94,7 +96,8 @@ fn run<T: Lane + 'static>(context: &mut Context, flag: Flag, step: Step<T>, last
         let carries = bool::read(registers, carry);
         let (mut values, mut flags) = ([T::default(); WARP], [false; WARP]);
         for lane in 0..WARP {
-            (values[lane], flags[lane]) = step(a[lane], b[lane], e[lane], flag.reads && carries[lane]);
+            let (value, carry) = step(a[lane], b[lane], e[lane], flag.reads && carries[lane] != flag.borrows);
+            (values[lane], flags[lane]) = (value, carry != flag.borrows);
         }
         T::write(registers, d, &values, lanes);
         if flag.writes {

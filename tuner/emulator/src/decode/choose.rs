@@ -1,6 +1,7 @@
 //! `set`, `setp` with a second predicate or a combination, `slct`.
 
 use super::context::{Context, Decoded};
+use super::float::flush;
 use super::half::{BFLOAT, HALF, Half};
 use super::lanewise::map3;
 use super::names::Register;
@@ -28,8 +29,11 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["slct", "b64" | "u64" | "s64" | "f64", "s32"] => {
             map3(context, |a: u64, b: u64, c: i32| if c >= 0 { a } else { b })
         }
-        ["slct", "b32" | "u32" | "s32" | "f32", "f32"] | ["slct", "ftz", "b32" | "u32" | "s32" | "f32", "f32"] => {
+        ["slct", "b32" | "u32" | "s32" | "f32", "f32"] => {
             map3(context, |a: u32, b: u32, c: f32| if c >= 0.0 { a } else { b })
+        }
+        ["slct", "ftz", "b32" | "u32" | "s32" | "f32", "f32"] => {
+            map3(context, |a: u32, b: u32, c: f32| if flush(c) >= 0.0 { a } else { b })
         }
         _ => Ok(None),
     }
@@ -78,7 +82,7 @@ fn modifiers<'a>(rest: &'a [&'a str]) -> (Option<Join>, bool, &'a [&'a str]) {
 
 /// `p{|q}, a, b{, {!}c}`: q is the same of the comparison's opposite.
 fn predicate(context: &mut Context, comparison: &str, rest: &[&str]) -> Decoded {
-    let (joined, flush, rest) = modifiers(rest);
+    let (joined, flushes, rest) = modifiers(rest);
     let (Some(test), [kind]) = (test(comparison), rest) else { return Ok(None) };
     context.expect(3 + usize::from(joined.is_some()))?;
     let (p, q) = match context.operand(0)? {
@@ -87,7 +91,7 @@ fn predicate(context: &mut Context, comparison: &str, rest: &[&str]) -> Decoded 
         }
         single => (context.target_of(&single, Class::Predicate)?, None),
     };
-    let Some(compare) = compare(context, kind, flush)? else { return Ok(None) };
+    let Some(compare) = compare(context, kind, flushes)? else { return Ok(None) };
     let joined = joined_predicate(context, joined)?;
     Ok(Some(Op::Lanewise(Box::new(move |registers: &mut Registers, lanes: Lanes| {
         let holds = compare(registers).map(test);
@@ -102,7 +106,7 @@ fn predicate(context: &mut Context, comparison: &str, rest: &[&str]) -> Decoded 
 
 /// `d, a, b{, {!}c}`: ones (or 1.0) where it holds.
 fn value(context: &mut Context, comparison: &str, rest: &[&str]) -> Decoded {
-    let (joined, flush, rest) = modifiers(rest);
+    let (joined, flushes, rest) = modifiers(rest);
     let (Some(test), [to, kind]) = (test(comparison), rest) else { return Ok(None) };
     let ones = match *to {
         "u32" | "s32" => u32::MAX,
@@ -113,7 +117,7 @@ fn value(context: &mut Context, comparison: &str, rest: &[&str]) -> Decoded {
     };
     context.expect(3 + usize::from(joined.is_some()))?;
     let d = context.destination::<u32>(0)?.slot;
-    let Some(compare) = compare(context, kind, flush)? else { return Ok(None) };
+    let Some(compare) = compare(context, kind, flushes)? else { return Ok(None) };
     let joined = joined_predicate(context, joined)?;
     Ok(Some(Op::Lanewise(Box::new(move |registers: &mut Registers, lanes: Lanes| {
         let holds = compare(registers).map(test);
@@ -142,7 +146,7 @@ impl Joined {
     }
 }
 
-fn compare(context: &mut Context, kind: &str, flush: bool) -> super::context::Result<Option<Compare>> {
+fn compare(context: &mut Context, kind: &str, flushes: bool) -> super::context::Result<Option<Compare>> {
     Ok(Some(match kind {
         "s16" => ordered::<i16>(context)?,
         "u16" | "b16" => ordered::<u16>(context)?,
@@ -153,10 +157,10 @@ fn compare(context: &mut Context, kind: &str, flush: bool) -> super::context::Re
         "f64" => ordered::<f64>(context)?,
         "f16" => halves(context, HALF)?,
         "bf16" => halves(context, BFLOAT)?,
-        "f32" if flush => {
+        "f32" if flushes => {
             let (a, b) = (context.source::<f32>(1)?.slot, context.source::<f32>(2)?.slot);
             Box::new(move |registers| {
-                let [a, b] = [a, b].map(|slot| f32::read(registers, slot).map(super::float::flush));
+                let [a, b] = [a, b].map(|slot| f32::read(registers, slot).map(flush));
                 std::array::from_fn(|lane| a[lane].partial_cmp(&b[lane]))
             })
         }

@@ -1,7 +1,7 @@
 //! `cvt` of packed and small formats, and of integers; `numeric` has the others.
 
 use super::context::{Context, Decoded};
-use super::float::{bf16_bits, bf16_value, canonical, f16_bits, f16_value};
+use super::float::{NAN, bf16_bits, bf16_value, canonical, f16_bits, f16_value};
 use super::half::{BFLOAT, HALF, Half};
 use super::lanewise::{map1, map2};
 use super::minifloat::{E2M1, E2M3, E3M2, E4M3, E5M2, Minifloat};
@@ -41,6 +41,7 @@ fn is_float(name: &str) -> bool {
 
 /// Two values a register.
 fn decode_packed(context: &mut Context, form: &[&str]) -> Decoded {
+    let whole = form;
     let (form, relu) = match form {
         [rounding, "relu", rest @ ..] => (&[&[*rounding], rest].concat()[..], true),
         [rounding, "satfinite", "relu", rest @ ..] => (&[&[*rounding, "satfinite"], rest].concat()[..], true),
@@ -69,8 +70,7 @@ fn decode_packed(context: &mut Context, form: &[&str]) -> Decoded {
                 u16::from_le_bytes([encode(a), encode(a >> 16)])
             })
         }
-        _ if relu => Ok(None),
-        form => numeric::decode(context, form),
+        _ => numeric::decode(context, whole),
     }
 }
 
@@ -94,10 +94,16 @@ fn to_halves(context: &mut Context, half: Half, rounding: &str, relu: bool) -> D
     })
 }
 
-/// An f32 register whose lowest bits are zero.
+/// An f32 register whose lowest 13 bits are zero. `rna` cuts a NaN, the others make their own.
 fn to_tf32(context: &mut Context, rounding: &str, relu: bool) -> Decoded {
+    const KEPT: u32 = !0x1FFF;
     let Some(mode) = Mode::named(rounding) else { return Ok(None) };
-    map1(context, move |a: f32| canonical(TF32.round(f64::from(if relu && a <= 0.0 { 0.0 } else { a }), mode) as f32))
+    map1(context, move |a: f32| match a {
+        _ if a.is_nan() && mode == Mode::NearestAway => a.to_bits() & KEPT,
+        _ if a.is_nan() => NAN.to_bits() & KEPT,
+        _ if relu && a <= 0.0 => 0,
+        _ => (TF32.round(f64::from(a), mode) as f32).to_bits(),
+    })
 }
 
 /// What E4M3 codes are in f16. Dequantisation has hundreds of such instructions.

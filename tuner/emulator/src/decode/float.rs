@@ -81,12 +81,6 @@ fn square_root(a: f32) -> f32 {
     if root.to_bits() & 0x7FFF_FFFF > f32::INFINITY.to_bits() { NAN } else { root }
 }
 
-/// An f64 NaN as the GPU makes it, told from the bits as well.
-pub(super) fn canonical64(value: f64) -> f64 {
-    const NAN: u64 = u64::MAX >> 1;
-    if value.to_bits() & NAN > f64::INFINITY.to_bits() { f64::from_bits(NAN) } else { value }
-}
-
 /// Subnormal inputs and results become zeros of their sign.
 fn flushed1(a: f32, f: impl Fn(f32) -> f32) -> f32 {
     canonical(flush(f(flush(a))))

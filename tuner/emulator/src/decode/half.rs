@@ -25,6 +25,11 @@ impl Half {
         if value.is_nan() { NAN_16 } else { (self.bits)(self.format.round(value, mode) as f32) }
     }
 
+    /// `result`, but for a NaN.
+    fn with_sign(self, a: u16, result: u16) -> u16 {
+        if (self.value)(a).is_nan() { NAN_16 } else { result }
+    }
+
     fn wide(self, bits: u16) -> f64 {
         f64::from((self.value)(bits))
     }
@@ -63,8 +68,8 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         }
     }
     match (*operation, approximate) {
-        ("abs", false) => unary(context, packed, |a| a & 0x7FFF),
-        ("neg", false) => unary(context, packed, |a| a ^ 0x8000),
+        ("abs", false) => unary(context, packed, move |a| half.with_sign(a, a & 0x7FFF)),
+        ("neg", false) => unary(context, packed, move |a| half.with_sign(a, a ^ 0x8000)),
         ("ex2", true) => unary(context, packed, move |a| m.result(half, m.input(half, a).exp2())),
         ("tanh", true) => unary(context, packed, move |a| m.result(half, m.input(half, a).tanh())),
         ("add", false) => binary(context, packed, move |a, b| m.result(half, m.input(half, a) + m.input(half, b))),
@@ -80,14 +85,18 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
 impl Modifiers {
     fn input(self, half: Half, bits: u16) -> f64 {
         let value = half.wide(bits);
-        let is_subnormal = value != 0.0 && value.abs() < 2f64.powi(half.format.smallest);
-        if self.flush && is_subnormal { 0.0f64.copysign(value) } else { value }
+        self.flushed(half, value)
+    }
+
+    fn flushed(self, half: Half, value: f64) -> f64 {
+        let is_small = value.abs() < 2f64.powi(half.format.smallest);
+        if self.flush && is_small { 0.0f64.copysign(value) } else { value }
     }
 
     /// A sum of two bf16 may take more than 53 bits; the rest of it cannot change a result of 8.
     fn result(self, half: Half, value: f64) -> u16 {
-        let bits = half.round(value, Mode::Nearest);
-        let bits = if self.flush && self.input(half, bits) == 0.0 { bits & 0x8000 } else { bits };
+        // What would be rounded up to the smallest normal number is flushed as well.
+        let bits = half.round(self.flushed(half, value), Mode::Nearest);
         let negative = bits & 0x8000 != 0;
         match (bits & 0x7FFF, half.round(1.0, Mode::Nearest)) {
             _ if value.is_nan() && self.saturate => 0,

@@ -2,7 +2,9 @@
 
 use super::arithmetic::saturated;
 use super::context::{Context, Decoded};
-use super::float::{canonical, canonical64, flush};
+use super::double::{narrowed, propagated, widened};
+use super::exact::Exact;
+use super::float::{canonical, flush};
 use super::half::{BFLOAT, HALF};
 use super::lanewise::map1;
 use super::round::{F32, Format, Mode, odd};
@@ -55,9 +57,10 @@ impl Scalar {
 
     fn float(self, bits: u64) -> f64 {
         match self {
-            Self::F16 => f64::from((HALF.value)(bits as u16)),
-            Self::Bf16 => f64::from((BFLOAT.value)(bits as u16)),
-            Self::F32 => f64::from(f32::from_bits(bits as u32)),
+            // By way of f32.
+            Self::F16 => widened(canonical((HALF.value)(bits as u16)).to_bits()),
+            Self::Bf16 => widened((BFLOAT.value)(bits as u16).to_bits()),
+            Self::F32 => widened(bits as u32),
             _ => f64::from_bits(bits),
         }
     }
@@ -130,10 +133,10 @@ impl Conversion {
             (false, false) => self.store(self.from.integer(bits)),
             (false, true) => {
                 let value = self.from.integer(bits);
-                let nearest = value as f64;
                 if self.to == Scalar::F64 {
-                    return super::round::directed(nearest, (value - nearest as i128) as f64, self.mode).to_bits();
+                    return Exact::integer(value).round(self.mode).to_bits();
                 }
+                let nearest = value as f64;
                 self.store_float(odd(nearest, (value - nearest as i128) as f64))
             }
             (true, false) => {
@@ -154,7 +157,8 @@ impl Conversion {
 
     fn input(self, bits: u64) -> f64 {
         let value = self.from.float(bits);
-        if self.flush && self.from == Scalar::F32 { f64::from(flush(value as f32)) } else { value }
+        let flushes = self.flush && self.from == Scalar::F32 && (value as f32).is_subnormal();
+        if flushes { 0.0f64.copysign(value) } else { value }
     }
 
     fn store(self, value: i128) -> u64 {
@@ -168,7 +172,8 @@ impl Conversion {
         let value = if self.saturate { saturated64(value) } else { value };
         let value = if self.relu && value <= 0.0 { 0.0 } else { value };
         match self.to {
-            Scalar::F64 => canonical64(value).to_bits(),
+            Scalar::F64 => propagated([value], value).to_bits(),
+            Scalar::F32 if self.from == Scalar::F64 && value.is_nan() => narrowed(value).into(),
             Scalar::F32 => {
                 let rounded = canonical(self.round(F32, value) as f32);
                 u64::from(if self.flush { flush(rounded) } else { rounded }.to_bits())

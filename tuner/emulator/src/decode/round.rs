@@ -41,7 +41,7 @@ impl Mode {
     }
 
     /// Whether what is too large becomes the largest number, not infinity.
-    fn stops_at_largest(self, negative: bool) -> bool {
+    pub fn stops_at_largest(self, negative: bool) -> bool {
         match self {
             Self::Nearest | Self::NearestAway => false,
             Self::Zero => true,
@@ -102,7 +102,7 @@ pub(super) fn odd(value: f64, error: f64) -> f64 {
 }
 
 /// `a + b`, and what is missing (Knuth's two-sum).
-pub(super) fn sum(a: f64, b: f64) -> (f64, f64) {
+fn sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let of_b = sum - a;
     (sum, (a - (sum - of_b)) + (b - of_b))
@@ -124,21 +124,4 @@ pub(super) fn odd_quotient(a: f64, b: f64) -> f64 {
 pub(super) fn odd_root(a: f64) -> f64 {
     let root = a.sqrt();
     odd(root, (-root).mul_add(root, a))
-}
-
-/// f64 results: `value` is to nearest, and the exact result differs from it as `error` does from zero.
-pub(super) fn directed(value: f64, error: f64, mode: Mode) -> f64 {
-    if error == 0.0 || !value.is_finite() {
-        // Past the largest number only `Nearest` gives infinity, which the operands did not have.
-        return value;
-    }
-    let below = error < 0.0;
-    match mode {
-        Mode::Nearest | Mode::NearestAway => value,
-        Mode::Down if below => value.next_down(),
-        Mode::Up if !below => value.next_up(),
-        Mode::Zero if value > 0.0 && below => value.next_down(),
-        Mode::Zero if value < 0.0 && !below => value.next_up(),
-        Mode::Down | Mode::Up | Mode::Zero => value,
-    }
 }
