@@ -107,7 +107,7 @@ impl Nearness {
             let difference = (a - b).abs() / b.abs().max(1.0);
             self.lse = self.lse.max(difference);
             // Not-a-number is far too.
-            if !(difference <= LSE_BOUND) {
+            if difference.is_nan() || difference > LSE_BOUND {
                 far = Some(format!("log-sum-exp {a} on the GPU, {b} in the emulator"));
             }
         }
