@@ -41,6 +41,7 @@ __device__ __forceinline__ void load_global(u32* to, const void* from) {
 }
 
 __device__ __forceinline__ void store_shared(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
+__device__ __forceinline__ void store_shared(u32 to, u32 first, u32 second) { asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory"); }
 __device__ __forceinline__ void store_shared_byte(u32 to, u32 byte) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(byte) : "memory"); }
 
 // WORDS 32-bit words from shared memory, same alignment.

@@ -14,6 +14,14 @@ __device__ __forceinline__ u32 byte_product(u32 a, u32 b, u32 c) {
     return out;
 }
 
+// x >> BITS, by the multiplier as well.
+template <int BITS>
+__device__ __forceinline__ u32 shift_right(u32 x) {
+    u32 out;
+    asm("{ .reg .b64 wide; .reg .b32 low; mul.wide.u32 wide, %1, %2; mov.b64 {low, %0}, wide; }" : "=r"(out) : "r"(x), "n"(1u << (32 - BITS)));
+    return out;
+}
+
 // Transpose of the 8x8 matrix of 16-bit elements that the warp holds as an MMA fragment.
 __device__ __forceinline__ u32 transpose_8x8(u32 fragment) {
     u32 out;

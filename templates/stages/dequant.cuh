@@ -3,8 +3,8 @@
 // f16 values here are e2m1 * 2^-14 (Dequant::place); the power is folded into the softmax and output scales.
 constexpr float PLACE_SCALE = 16384.0f;
 
-// Shifts by the multiplier: the ALU pipe, where shifts run, is what these kernels wait for. Of a constant factor the compiler
-// would make a left shift again, so the powers of two are variables to it.
+// A left shift by the multiplier, as shift_right is one. Of a constant factor the compiler would make a shift again, so the
+// powers of two are variables to it.
 struct Powers {
     u32 of[16];
     __device__ constexpr Powers() : of() {
@@ -13,13 +13,6 @@ struct Powers {
 };
 __constant__ Powers POWERS;
 __device__ __forceinline__ u32 shift_left(u32 x, int bits) { return x * POWERS.of[bits]; }
-
-template <int BITS>
-__device__ __forceinline__ u32 shift_right(u32 x) {
-    u32 out;
-    asm("{ .reg .b64 wide; .reg .b32 low; mul.wide.u32 wide, %1, %2; mov.b64 {low, %0}, wide; }" : "=r"(out) : "r"(x), "n"(1u << (32 - BITS)));
-    return out;
-}
 
 // Codes n[i] (low half) and n[i + 4] (high half) to out[i]: sign to bit 15, the three magnitude bits to 11..9.
 __device__ __forceinline__ void place_nibble_pairs(u32 codes, u32 (&out)[4]) {

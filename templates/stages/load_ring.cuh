@@ -20,13 +20,13 @@ struct RowPages {
 // one wide multiply-add with the page.
 template <int ROW_BYTES>
 struct RowOrigins {
-    static constexpr int ROWS_A_STEP = RowPages<ROW_BYTES>::ROWS_A_STEP, CHUNKS = 32 / ROWS_A_STEP;
-    static constexpr int PLACES = PAGES_A_TILE > 1 && PAGE > ROWS_A_STEP ? PAGE / ROWS_A_STEP : 1;
+    using Rows = RowPages<ROW_BYTES>;
+    static constexpr int PLACES = PAGES_A_TILE > 1 && PAGE > Rows::ROWS_A_STEP ? PAGE / Rows::ROWS_A_STEP : 1;
     const u8* at[PLACES];
     __device__ __forceinline__ void start(const u8* from, long long token_stride, Lane lane) {
-        const int row = lane.index / CHUNKS % PAGE;
+        const int row = lane.index / Rows::CHUNKS % PAGE;
 #pragma unroll
-        for (int i = 0; i < PLACES; i++) at[i] = advance(from + lane.index % CHUNKS * 16, row + i * ROWS_A_STEP, token_stride);
+        for (int i = 0; i < PLACES; i++) at[i] = advance(from + lane.index % Rows::CHUNKS * 16, row + i * Rows::ROWS_A_STEP, token_stride);
     }
 };
 

@@ -93,8 +93,8 @@ __device__ __forceinline__ void store_operand(const u32* slice, float q_scale, f
             // Core matrix (step, k half, b): 8 rows of 16 bytes, see wgmma_descriptor.
             const uint2 bytes = q_step(slice, q_scale, factor, step);
             const u32 core = shared_q + (step * 2 * Q_BLOCKS + b) * 128 + lane.g * 16 + lane.t * 4;
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(core), "r"(bytes.x) : "memory");
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(core + Q_BLOCKS * 128), "r"(bytes.y) : "memory");
+            store_shared(core, bytes.x);
+            store_shared(core + Q_BLOCKS * 128, bytes.y);
         } else {
             // A: rows g, g + 8, then the second k half; B: the two k halves.
             const uint2 halves = q_step(slice, q_scale, factor, step);

@@ -5,7 +5,7 @@ __device__ __forceinline__ void build_table(u32 table) {
         const float sf = e4m3_to_f32(scale);
         const u32 a = f32x2_to_e4m3x2(0.0f * sf, 0.5f * sf), b = f32x2_to_e4m3x2(sf, 1.5f * sf);
         const u32 c = f32x2_to_e4m3x2(2.0f * sf, 3.0f * sf), d = f32x2_to_e4m3x2(4.0f * sf, 6.0f * sf);
-        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(table + 8 * scale), "r"(a | b << 16), "r"(c | d << 16) : "memory");
+        store_shared(table + 8 * scale, a | b << 16, c | d << 16);
     }
 }
 
