@@ -5,6 +5,7 @@ use super::double;
 use super::float::{canonical, flush, maximum, minimum};
 use super::lanewise::{map1, map2, map3};
 use super::round::{F32, Mode, odd_quotient, odd_root, odd_sum};
+use crate::exec::Lane;
 
 /// What stands between an operation and its type.
 #[derive(Clone, Copy)]
@@ -46,9 +47,32 @@ pub(super) fn saturated(value: f32) -> f32 {
     if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 }
 }
 
+/// What `testp` asks of a number.
+macro_rules! number_class {
+    ($class:expr, $float:ty) => {{
+        let is: Option<fn($float) -> bool> = match $class {
+            "finite" => Some(<$float>::is_finite),
+            "infinite" => Some(<$float>::is_infinite),
+            "number" => Some(|a| !a.is_nan()),
+            "notanumber" => Some(<$float>::is_nan),
+            // Zero counts.
+            "normal" => Some(|a| a.is_normal() || a == 0.0),
+            "subnormal" => Some(<$float>::is_subnormal),
+            _ => None,
+        };
+        is
+    }};
+}
+
+fn test<T: Lane + 'static>(context: &mut Context, is: Option<fn(T) -> bool>) -> Decoded {
+    is.map_or(Ok(None), |is| map1(context, is))
+}
+
 pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = context.form;
     match form {
+        ["testp", class, "f32"] => test(context, number_class!(*class, f32)),
+        ["testp", class, "f64"] => test(context, number_class!(*class, f64)),
         [operation, words @ .., "f32"] => single(context, operation, words),
         [operation, words @ .., "f64"] => double::decode(context, operation, words),
         _ => Ok(None),
@@ -81,9 +105,6 @@ fn single(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
 fn approximate(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
     if operation == "min" || operation == "max" {
         return extremum(context, operation, words);
-    }
-    if operation == "testp" {
-        return test(context, words);
     }
     let m = match words {
         ["approx" | "full"] => Modifiers::new(&[]),
@@ -128,18 +149,4 @@ fn extremum(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
         let value = if larger { maximum(x, y) } else { minimum(x, y) };
         if xor && !value.is_nan() { value.copysign(f32::from_bits(sign)) } else { value }
     })
-}
-
-fn test(context: &mut Context, words: &[&str]) -> Decoded {
-    let is: fn(f32) -> bool = match words {
-        ["finite"] => f32::is_finite,
-        ["infinite"] => f32::is_infinite,
-        ["number"] => |a| !a.is_nan(),
-        ["notanumber"] => f32::is_nan,
-        // Zero counts.
-        ["normal"] => |a| a.is_normal() || a == 0.0,
-        ["subnormal"] => f32::is_subnormal,
-        _ => return Ok(None),
-    };
-    map1(context, is)
 }

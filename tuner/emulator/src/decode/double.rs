@@ -19,7 +19,7 @@ pub(super) fn decode(context: &mut Context, operation: &str, words: &[&str]) -> 
             Some(mode) => mode,
             None => return Ok(None),
         },
-        _ => return test(context, operation, words),
+        _ => return Ok(None),
     };
     match operation {
         "add" => map2(context, move |a: f64, b: f64| add(a, b, b, mode)),
@@ -39,20 +39,6 @@ pub(super) fn decode(context: &mut Context, operation: &str, words: &[&str]) -> 
         "copysign" => map2(context, |a: f64, b: f64| b.copysign(a)),
         _ => Ok(None),
     }
-}
-
-fn test(context: &mut Context, operation: &str, words: &[&str]) -> Decoded {
-    let is: fn(f64) -> bool = match (operation, words) {
-        ("testp", ["finite"]) => f64::is_finite,
-        ("testp", ["infinite"]) => f64::is_infinite,
-        ("testp", ["number"]) => |a| !a.is_nan(),
-        ("testp", ["notanumber"]) => f64::is_nan,
-        // Zero counts.
-        ("testp", ["normal"]) => |a| a.is_normal() || a == 0.0,
-        ("testp", ["subnormal"]) => f64::is_subnormal,
-        _ => return Ok(None),
-    };
-    map1(context, is)
 }
 
 fn is_nan(value: f64) -> bool {

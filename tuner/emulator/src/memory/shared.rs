@@ -202,12 +202,11 @@ impl Shared {
         self.async_readers[at / LINE as usize] -= 1;
         self.all_async_readers -= 1;
         let bytes = at..at + LINE as usize;
-        if let Some(Shadow { writer, reader }) = uniform::<{ LINE as usize }>(&self.shadow[bytes.clone()]) {
-            self.shadow[bytes.clone()].fill(Shadow { writer, reader: self.clocks.joined(reader, now) });
-        } else {
-            for Shadow { reader, .. } in &mut self.shadow[bytes.clone()] {
-                *reader = self.clocks.joined(*reader, now);
-            }
+        // Mostly all bytes have one reader.
+        let first = self.shadow[at].reader;
+        let joined = self.clocks.joined(first, now);
+        for Shadow { reader, .. } in &mut self.shadow[bytes.clone()] {
+            *reader = if *reader == first { joined } else { self.clocks.joined(*reader, now) };
         }
         let mut data = [0; LINE as usize];
         data.copy_from_slice(&self.bytes[bytes]);
