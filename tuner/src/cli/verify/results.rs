@@ -44,7 +44,8 @@ pub fn on_gpu(folder: &Path, manifest: &Manifest, depth: Depth) -> anyhow::Resul
 }
 
 fn request(folder: &Path, kernel: &Kernel, depth: Depth) -> anyhow::Result<VerifyRequest> {
-    let cubin = fs::read(folder.join(&kernel.files.cubin.path))?;
+    let path = folder.join(&kernel.files.cubin.path);
+    let cubin = fs::read(&path).map_err(failed("read", &path))?;
     let split = SplitPolicy::Even { splits: 1 };
     let kernel_to_run = CandidateKernel { id: kernel.id.clone(), variant: kernel.variant, split, cubin };
     Ok(VerifyRequest { problem: kernel.problem, kernel: kernel_to_run, depth })
