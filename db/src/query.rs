@@ -55,10 +55,11 @@ pub enum Answer {
 }
 
 /// Distance of two shapes of one operation: the sum over their sizes (batch, context, KV heads;
-/// or tokens, KV heads) of `|log2(a / b)|`. A doubling of one size is 1; none between operations.
+/// or tokens, KV heads) of `|log2(a / b)|`. A doubling of one size is 1, and so is another distribution of lengths; none
+/// between operations.
 pub fn distance(a: &Shape, b: &Shape) -> Option<f64> {
     let sizes = |s: &Shape| match *s {
-        Shape::Decode { batch, context, kv_heads } => vec![batch, context, kv_heads],
+        Shape::Decode { batch, context, kv_heads, lengths } => vec![batch, context, kv_heads, 1 + lengths as u32],
         Shape::Append { tokens, kv_heads } => vec![tokens, kv_heads],
     };
     let (a, b) = (sizes(a), sizes(b));

@@ -217,7 +217,7 @@ fn a_resumed_tune_skips_what_this_gpu_did_and_every_failed_compile() {
         split: None,
         ..timed(1, &[2.0])
     });
-    trials.push(TrialRecord { split: Some(SplitPolicy::Chunk { tokens: 256 }), ..timed(7, &[1.0]) });
+    trials.push(TrialRecord { split: Some(SplitPolicy::Chunk { tokens: 256, taper: 0 }), ..timed(7, &[1.0]) });
     record_all(&mut db, id, &trials);
     record_all(&mut db, id, &trials[1..3]); // again: the same keys
 

@@ -45,7 +45,8 @@ fn the_lowest_median_wins_and_comes_back_whole() {
 
 #[test]
 fn equal_medians_are_decided_by_kernel_id_then_split_in_any_order_of_recording() {
-    let chunk = |warps| TrialRecord { split: Some(SplitPolicy::Chunk { tokens: 512 }), ..timed(warps, &[10.0]) };
+    let chunk =
+        |warps| TrialRecord { split: Some(SplitPolicy::Chunk { tokens: 512, taper: 0 }), ..timed(warps, &[10.0]) };
     let even = |warps| timed(warps, &[10.0]);
     for trials in [[even(4), chunk(4), even(8)], [even(8), even(4), chunk(4)], [chunk(4), even(8), even(4)]] {
         let (_folder, path) = place();
@@ -55,7 +56,7 @@ fn equal_medians_are_decided_by_kernel_id_then_split_in_any_order_of_recording()
         }
         let winner = db.winners(&ALL()).unwrap().remove(0);
         assert_eq!(Some(winner.kernel.key().kernel_id), id(4).min(id(8)));
-        assert_eq!(winner.split, Some(SplitPolicy::Chunk { tokens: 512 })); // `chunk512` before `even4`
+        assert_eq!(winner.split, Some(SplitPolicy::Chunk { tokens: 512, taper: 0 })); // `chunk512` before `even4`
     }
 }
 

@@ -2,7 +2,8 @@
 
 use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::{
-    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Mma, Operands, Problem, Shape, SplitPolicy, Staging, Variant,
+    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Mma, Operands, Problem, Shape, SplitLaunch, SplitPolicy,
+    Staging, Variant,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +100,8 @@ pub struct Launch {
     pub max_splits: u32,
     /// `DecodeParams::min_split_tokens` (0 for append).
     pub min_split_tokens: u32,
+    /// `DecodeParams::taper` (0 for append).
+    pub taper: u32,
 }
 
 impl Launch {
@@ -110,17 +113,17 @@ impl Launch {
     pub fn new(problem: &Problem, variant: &Variant, shape: &Shape, split: SplitPolicy) -> Self {
         let Footprint { threads, shared_bytes, row_tiles } = Footprint::new(problem, variant);
         match (problem, variant, *shape) {
-            (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads }) => {
-                let (max_splits, min_split_tokens) = split.launch(context);
-                let grid = [max_splits, kv_heads.saturating_mul(row_tiles), batch];
+            (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, .. }) => {
+                let SplitLaunch { max_splits, min_split_tokens, taper } = split.launch(context);
+                let grid = [kv_heads.saturating_mul(row_tiles), batch, max_splits];
                 let workspace_bytes = workspace_bytes(p, v, batch, kv_heads, max_splits);
-                Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens }
+                Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens, taper }
             }
             (Problem::Append(p), Variant::Append(v), Shape::Append { tokens, kv_heads }) => {
                 let items = append_items(p) * u64::from(tokens);
                 let blocks = items.div_ceil(u64::from(v.threads * v.blocks_per_thread)) as u32;
                 let grid = [blocks.max(1), kv_heads, 1];
-                Self { grid, threads, shared_bytes, workspace_bytes: 0, max_splits: 1, min_split_tokens: 0 }
+                Self { grid, threads, shared_bytes, workspace_bytes: 0, max_splits: 1, min_split_tokens: 0, taper: 0 }
             }
             _ => panic!("{} at {} does not go with {}", problem.key(), shape.key(), variant.key()),
         }
@@ -153,16 +156,16 @@ fn workspace_bytes(
 mod tests {
     use super::*;
     use crate::{Preset, default_variant, problems};
-    use nvkv_spec::{Operation, Target};
+    use nvkv_spec::{Lengths, Operation, Target};
 
     #[test]
     fn sizes_beyond_every_gpu_stay_too_large() {
         let problem = problems(Preset::Quick, &[Operation::Decode])[0];
         let Problem::Decode(p) = problem else { unreachable!() };
         let problem = Problem::Decode(DecodeProblem { group: 16, q_len: 8, ..p });
-        let shape = Shape::Decode { batch: 1 << 31, context: 1 << 31, kv_heads: 1 << 31 };
+        let shape = Shape::Decode { batch: 1 << 31, context: 1 << 31, kv_heads: 1 << 31, lengths: Lengths::Equal };
         let variant = default_variant(&problem, Target::Sm90a);
         let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits: u32::MAX });
-        assert_eq!((launch.grid[1], launch.workspace_bytes), (u32::MAX, u64::MAX));
+        assert_eq!((launch.grid[0], launch.workspace_bytes), (u32::MAX, u64::MAX));
     }
 }

@@ -58,9 +58,10 @@ fn resident_blocks(footprint: &Footprint, facts: &CompileFacts, target: Target) 
 /// Warp instructions of a whole call.
 fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &CompileFacts) -> f64 {
     match (problem, variant, *shape) {
-        (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads }) => {
+        (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, lengths }) => {
             let row_tiles = p.query_rows().div_ceil(v.query_tile);
-            let tiles = [batch, kv_heads, row_tiles, context].map(f64::from).iter().product::<f64>() / 16.0;
+            let tokens = lengths.of(batch, context).into_iter().map(f64::from).sum::<f64>();
+            let tiles = [kv_heads, row_tiles].map(f64::from).iter().product::<f64>() * tokens / 16.0;
             let spills = f64::from(facts.spill_loads + facts.spill_stores) / 4.0;
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))
         }

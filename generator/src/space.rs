@@ -3,8 +3,8 @@
 use crate::feasible::feasible;
 use crate::footprint::Footprint;
 use nvkv_spec::{
-    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, KvFormat, Mma, Numerics,
-    Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder, Variant,
+    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, KvFormat, Lengths, Mma,
+    Numerics, Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder, Variant,
 };
 
 /// How much of the space a tune covers.
@@ -135,13 +135,15 @@ pub fn shapes(problem: &Problem, preset: Preset) -> Vec<Shape> {
         Preset::Quick => &[(1, 32768), (8, 8192), (64, 16384)],
         _ => &[(1, 32768), (1, 131072), (8, 8192), (16, 32768), (64, 4096), (64, 16384), (128, 8192)],
     };
+    let ragged: &[(u32, u32)] = if preset == Preset::Quick { &[] } else { &[(64, 65_536)] };
     let append: &[u32] = match preset {
         Preset::Quick => &[64, 8192],
         _ => &[1, 64, 512, 8192],
     };
     match problem {
         Problem::Decode(_) => {
-            decode.iter().map(|&(batch, context)| Shape::Decode { batch, context, kv_heads }).collect()
+            let of = |lengths| move |&(batch, context)| Shape::Decode { batch, context, kv_heads, lengths };
+            decode.iter().map(of(Lengths::Equal)).chain(ragged.iter().map(of(Lengths::LogUniform))).collect()
         }
         Problem::Append(_) => append.iter().map(|&tokens| Shape::Append { tokens, kv_heads }).collect(),
     }
@@ -235,9 +237,12 @@ fn decode_variants(preset: Preset) -> Vec<Variant> {
 /// The split policies worth trying at `shape`: as many parts as make one, two, … waves of blocks, rounded down so that
 /// no wave is started for a few.
 pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, preset: Preset) -> Vec<SplitPolicy> {
-    let (Variant::Decode(v), Shape::Decode { context, .. }) = (variant, *shape) else {
+    let (Variant::Decode(v), Shape::Decode { context, lengths, .. }) = (variant, *shape) else {
         return vec![SplitPolicy::Even { splits: 1 }];
     };
+    if lengths != Lengths::Equal {
+        return ragged_splits(problem, v, shape, target);
+    }
     let waves: &[u32] = match preset {
         Preset::Quick => &[1, 2, 4],
         Preset::Standard => &[1, 2, 3, 4],
@@ -249,8 +254,22 @@ pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Targe
     counts.dedup();
     let even = counts.iter().map(|&splits| SplitPolicy::Even { splits });
     // The same parts by tokens: equal at this shape, balanced in a ragged batch.
-    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: context.div_ceil(splits) });
+    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: context.div_ceil(splits), taper: 0 });
     if preset == Preset::Full { even.chain(chunks).collect() } else { even.collect() }
+}
+
+/// The same for requests of different lengths: parts of about a half and a quarter of what each block would take if all
+/// SMs were filled once, the last ones halved two to four times.
+fn ragged_splits(problem: &Problem, variant: &DecodeVariant, shape: &Shape, target: Target) -> Vec<SplitPolicy> {
+    let Shape::Decode { batch, context, lengths, .. } = *shape else { return Vec::new() };
+    let mean = lengths.of(batch, context).into_iter().map(f64::from).sum::<f64>() / f64::from(batch);
+    let one = splits_a_wave(problem, variant, shape, target);
+    let step = variant.warps * variant.tile_tokens;
+    let part = |fraction: f64| ((mean / one * fraction) as u32).clamp(1, context).next_multiple_of(step);
+    let even = SplitPolicy::Even { splits: (one as u32).clamp(1, context.div_ceil(step)) };
+    let tapered =
+        [(0.5, 2), (0.5, 3), (0.25, 2), (1.0, 4)].map(|(f, taper)| SplitPolicy::Chunk { tokens: part(f), taper });
+    [even].into_iter().chain(tapered).collect()
 }
 
 /// Splits a request that fill the target's SMs once.
@@ -303,14 +322,14 @@ mod tests {
         let variant = default_variant(&problem, Target::Sm90a);
         let Variant::Decode(v) = variant else { unreachable!() };
         for shape in shapes(&problem, Preset::Standard) {
-            let Shape::Decode { batch, context, kv_heads } = shape else { unreachable!() };
+            let Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal } = shape else { continue };
             let all = splits(&problem, &variant, &shape, Target::Sm90a, Preset::Standard);
             for policy in &all {
-                let (max, _) = policy.launch(context);
+                let max = policy.launch(context).max_splits;
                 assert!(max >= 1 && (max - 1) * v.warps * v.tile_tokens < context, "{shape:?} {policy}");
             }
             let slots = 132 * v.blocks_per_sm;
-            let most = all.iter().map(|p| p.launch(context).0).max().unwrap();
+            let most = all.iter().map(|p| p.launch(context).max_splits).max().unwrap();
             assert!(
                 batch * kv_heads * most >= slots.min(batch * kv_heads * context / 256),
                 "{shape:?}: SMs stay empty"

@@ -2,28 +2,47 @@
 // right when lengths change.
 
 struct Work {
-    int request, head, row_tile, split;
+    int request, head, row_tile;
+    int split;                                          // of the request, counted from its end
     int kv_len;
     int begin, end;                                     // tokens of this split
     int splits;                                         // non-empty splits of this request
     const int* pages;                                   // block table of this request
 };
 
+// Sizes of a request's splits in steps (WARPS tiles). Counted from its end they are, with a taper of 3 and a largest of 8:
+// 1, 1, 2, 4, 8, 8, 8 .. Blocks start in the order of the grid, where the end of every request comes last: small splits
+// fill the SMs while the last large ones end.
+struct Cut {
+    int smallest, taper;
+    __device__ __forceinline__ Cut(const DecodeParams& p, int steps) : taper(p.taper) {
+        constexpr int STEP = WARPS * TILE;
+        const int wide = (int)p.max_splits - taper, even = (steps + wide - 1) / wide;
+        const int largest = max(even, ((int)p.min_split_tokens + STEP - 1) / STEP);
+        smallest = max((largest + (1 << taper) - 1) >> taper, 1);
+    }
+    // Steps in the last `splits` splits.
+    __device__ __forceinline__ int last(int splits) const {
+        if (splits <= taper) return splits == 0 ? 0 : smallest << (splits - 1);
+        return smallest * (splits - taper) << taper;
+    }
+};
+
 // False where the request is too short for this split.
 __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
     constexpr int STEP = WARPS * TILE;
-    work.split = blockIdx.x;
-    work.head = blockIdx.y / ROW_TILES;
-    work.row_tile = blockIdx.y % ROW_TILES;
-    work.request = blockIdx.z;
+    work.head = blockIdx.x / ROW_TILES;
+    work.row_tile = blockIdx.x % ROW_TILES;
+    work.request = blockIdx.y;
+    work.split = p.max_splits - 1 - blockIdx.z;
     work.kv_len = p.kv_len[work.request];
     work.pages = p.block_table + work.request * p.block_table_stride;
-    const int even = (work.kv_len + (int)p.max_splits - 1) / (int)p.max_splits;
-    const int wanted = max(max(even, (int)p.min_split_tokens), 1);
-    const int tokens = (wanted + STEP - 1) / STEP * STEP;
-    work.splits = max((work.kv_len + tokens - 1) / tokens, 1);
-    work.begin = work.split * tokens;
-    work.end = min(work.begin + tokens, work.kv_len);
+    const int steps = (work.kv_len + STEP - 1) / STEP;
+    const Cut cut(p, steps);
+    work.splits = 1;
+    while (cut.last(work.splits) < steps) work.splits++;
+    work.begin = max(steps - cut.last(work.split + 1), 0) * STEP;
+    work.end = min((steps - cut.last(work.split)) * STEP, work.kv_len);
     return work.split < work.splits;
 }
 

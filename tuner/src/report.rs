@@ -314,7 +314,7 @@ mod tests {
             shape,
             kernel: KernelId::new(&fields, &nvkv_generator::default_variant(&fields, nvkv_spec::Target::Sm90a)),
             variant: variant.into(),
-            split: Some(SplitPolicy::Chunk { tokens: 4096 }),
+            split: Some(SplitPolicy::Chunk { tokens: 4096, taper: 0 }),
             trust: Trust::Timed,
             evidence: Evidence::VerifiedOnGpu { gpu: "H200".into(), driver: "580".into() },
             median_us: Some(12345.6),
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_table_has_a_line_a_problem_and_fits_120_columns() {
-        let shape = |batch| Shape::Decode { batch, context: 131_072, kv_heads: 8 };
+        let shape = |batch| Shape::Decode { batch, context: 131_072, kv_heads: 8, lengths: nvkv_spec::Lengths::Equal };
         let winner = "k_table_wgmma-v_table_f16-swapped-n16-w8-t64-cp3-b2";
         let rows =
             [timed("first", shape(1), winner), timed("first", shape(128), winner), timed("second", shape(1), "w")];

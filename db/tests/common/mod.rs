@@ -4,7 +4,7 @@
 use nvkv_db::{Compiled, Db, KernelRecord, NewRun, RunId, TrialRecord};
 use nvkv_spec::{
     AppendMode, AppendProblem, AppendVariant, CompileFacts, DecodeProblem, DecodeVariant, Dequant, Dtype,
-    GpuEnvironment, KvFormat, Mma, Numerics, Operands, Outcome, Problem, Shape, SplitPolicy, Staging, Target,
+    GpuEnvironment, KvFormat, Lengths, Mma, Numerics, Operands, Outcome, Problem, Shape, SplitPolicy, Staging, Target,
     VScaleOrder, Variant,
 };
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ pub fn kernel(problem: Problem, variant: Variant, source_hash: &str) -> KernelRe
 }
 
 pub fn shape(batch: u32, context: u32) -> Shape {
-    Shape::Decode { batch, context, kv_heads: 8 }
+    Shape::Decode { batch, context, kv_heads: 8, lengths: Lengths::Equal }
 }
 
 /// A timed trial of a kernel with `warps` at 64 x 4,096.

@@ -82,8 +82,9 @@ params! {
         block_table_stride: i64 = "long long", "entries between rows of block_table";
         batch: u32 = "unsigned int", "requests";
         kv_heads: u32 = "unsigned int", "KV heads";
-        max_splits: u32 = "unsigned int", "splits a request at most: the grid's x extent";
-        min_split_tokens: u32 = "unsigned int", "tokens a split at least";
+        max_splits: u32 = "unsigned int", "splits a request at most: the grid's z extent";
+        min_split_tokens: u32 = "unsigned int", "tokens a split at least, before the last ones are halved";
+        taper: u32 = "unsigned int", "how often a request's last split is halved; below max_splits, at most 16";
         sm_scale: f32 = "float", "softmax scale, usually 1 / sqrt(D)";
         q_scale: f32 = "float", "fp32 scale of Q where it is quantised to E4M3: q8 = RN_e4m3(q / q_scale)";
         k_scale: f32 = "float", "fp32 scale of the K tensor";

@@ -20,6 +20,8 @@ pub use kernel_id::KernelId;
 pub use kv_format::{ElementFormat, KvFormat, VScaleOrder};
 pub use outcome::{CompileFacts, Evidence, GpuEnvironment, Outcome, Stage, Toolchain};
 pub use problem::{AppendMode, AppendProblem, DecodeProblem, Dtype, Numerics, Operation, Problem};
-pub use shape::Shape;
+pub use shape::{Lengths, Shape};
 pub use target::{REGISTERS_PER_SM, SHARED_RESERVED_PER_BLOCK, Target, TargetFacts, UnknownTarget};
-pub use variant::{AppendVariant, DecodeVariant, Dequant, Mma, Operands, Path, SplitPolicy, Staging, Variant};
+pub use variant::{
+    AppendVariant, DecodeVariant, Dequant, Mma, Operands, Path, SplitLaunch, SplitPolicy, Staging, Variant,
+};

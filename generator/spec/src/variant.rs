@@ -130,8 +130,9 @@ impl Variant {
 }
 
 /// How the tokens of a request are divided among blocks. Evaluated on the device from `kv_len`, so
-/// a captured graph stays valid when lengths change; both forms are one formula there:
-/// `tokens_per_split = max(ceil(kv_len / max_splits), min_tokens)`, rounded up to whole tiles.
+/// a captured graph stays valid when lengths change; both forms are one formula there (`stages/work.cuh`): parts of
+/// `max(ceil(kv_len / (max_splits - taper)), min_split_tokens)` tokens, rounded up to whole tiles, the last of them
+/// halved `taper` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SplitPolicy {
@@ -144,15 +145,37 @@ pub enum SplitPolicy {
     Chunk {
         /// Tokens a part.
         tokens: u32,
+        /// How often the last part is halved: a request ends with parts of `tokens` / 2, / 4 .. and two of the smallest.
+        /// Blocks start with the large parts, so that small ones fill the SMs while the last large ones end.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        taper: u32,
     },
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// A split policy as the parameters of a launch say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitLaunch {
+    /// `DecodeParams::max_splits`.
+    pub max_splits: u32,
+    /// `DecodeParams::min_split_tokens`.
+    pub min_split_tokens: u32,
+    /// `DecodeParams::taper`.
+    pub taper: u32,
+}
+
 impl SplitPolicy {
-    /// The launch parameters `(max_splits, min_split_tokens)` for contexts up to `max_context`.
-    pub fn launch(self, max_context: u32) -> (u32, u32) {
+    /// The launch parameters for contexts up to `max_context`.
+    pub fn launch(self, max_context: u32) -> SplitLaunch {
         match self {
-            Self::Even { splits } => (splits, 1),
-            Self::Chunk { tokens } => (max_context.div_ceil(tokens).max(1), tokens),
+            Self::Even { splits } => SplitLaunch { max_splits: splits, min_split_tokens: 1, taper: 0 },
+            Self::Chunk { tokens, taper } => {
+                let max_splits = max_context.div_ceil(tokens).max(1).saturating_add(taper);
+                SplitLaunch { max_splits, min_split_tokens: tokens, taper }
+            }
         }
     }
 }
@@ -161,7 +184,8 @@ impl std::fmt::Display for SplitPolicy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Even { splits } => write!(f, "even{splits}"),
-            Self::Chunk { tokens } => write!(f, "chunk{tokens}"),
+            Self::Chunk { tokens, taper: 0 } => write!(f, "chunk{tokens}"),
+            Self::Chunk { tokens, taper } => write!(f, "chunk{tokens}-taper{taper}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use nvkv_generator::{Footprint, Launch};
 use nvkv_spec::abi::COUNTER_BYTES;
-use nvkv_spec::{Problem, Shape, SplitPolicy, Variant};
+use nvkv_spec::{Lengths, Problem, Shape, SplitPolicy, Variant};
 use serde::{Deserialize, Serialize};
 
 /// Launch geometry: constants, and how grid and workspace follow from a call.
@@ -34,7 +34,7 @@ pub struct LaunchRule {
 
 const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_heads * row_tiles)), 1, \
      ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
-     context of any launch; min_split_tokens is 1";
+     context of any launch; min_split_tokens is 1 and taper 0";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
      rows, K and V, are dealt out in order; the grid's second dimension is the head.";
 
@@ -48,7 +48,7 @@ impl LaunchRule {
             row_tiles,
             items_per_block: 0,
             split_state_bytes: 0,
-            grid: ["max_splits", "kv_heads * row_tiles", "batch"].map(String::from),
+            grid: ["kv_heads * row_tiles", "batch", "max_splits"].map(String::from),
             workspace: decode_workspace(),
             blocks_per_sm: 0,
             block_tokens: 0,
@@ -89,8 +89,8 @@ fn decode_workspace() -> String {
 fn decode_rule() -> String {
     format!(
         "Pass the parameter struct by value. One block a split, KV head and row tile, and request; the block finds its \
-         tokens from kv_len on the device, so a captured graph stays valid when lengths change. max_splits and \
-         min_split_tokens come from the selection, or from default_max_splits where none is near. Zero the workspace's \
+         tokens from kv_len on the device, so a captured graph stays valid when lengths change. max_splits, \
+         min_split_tokens and taper come from the selection, or from default_max_splits where none is near. Zero the workspace's \
          first {COUNTER_BYTES} bytes once; each launch leaves them zeroed. Launches of any shape and kernel may share a \
          workspace, of the largest size among them, if they are ordered; zero it again after a launch that failed."
     )
@@ -98,7 +98,7 @@ fn decode_rule() -> String {
 
 /// What one more split adds to the workspace of one request with one KV head, bytes.
 fn split_state_bytes(problem: &Problem, variant: &Variant) -> u64 {
-    let shape = Shape::Decode { batch: 1, context: 1024, kv_heads: 1 };
+    let shape = Shape::Decode { batch: 1, context: 1024, kv_heads: 1, lengths: Lengths::Equal };
     let bytes = |splits| Launch::new(problem, variant, &shape, SplitPolicy::Even { splits }).workspace_bytes;
     bytes(3) - bytes(2)
 }
@@ -107,7 +107,7 @@ fn split_state_bytes(problem: &Problem, variant: &Variant) -> u64 {
 mod tests {
     use super::*;
     use nvkv_generator::{Preset, default_split, default_variant, problems};
-    use nvkv_spec::{Operation, Target};
+    use nvkv_spec::{Operation, SplitLaunch, Target};
 
     /// The formulas as an engine would write them.
     fn by_the_rule(rule: &LaunchRule, problem: &Problem, shape: Shape, max_splits: u32) -> ([u32; 3], u64) {
@@ -116,7 +116,7 @@ mod tests {
                 let counters = u64::from(batch * kv_heads * rule.row_tiles);
                 let states = counters * u64::from(max_splits) * rule.split_state_bytes;
                 let workspace = if max_splits <= 1 { 0 } else { COUNTER_BYTES + states };
-                ([max_splits, kv_heads * rule.row_tiles, batch], workspace)
+                ([kv_heads * rule.row_tiles, batch, max_splits], workspace)
             }
             Shape::Append { tokens, kv_heads } => {
                 let items = tokens * 2 * problem.head_dim() / 16;
@@ -132,7 +132,7 @@ mod tests {
             let rule = LaunchRule::new(&problem, &variant);
             for (batch, context, kv_heads, splits) in [(1, 1, 1, 1), (3, 5000, 8, 7), (64, 16384, 2, 16)] {
                 let shape = match problem {
-                    Problem::Decode(_) => Shape::Decode { batch, context, kv_heads },
+                    Problem::Decode(_) => Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal },
                     Problem::Append(_) => Shape::Append { tokens: batch * 17, kv_heads },
                 };
                 let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits });
@@ -151,10 +151,11 @@ mod tests {
                 for (batch, context, kv_heads) in
                     [(1, 1, 1), (1, 131_072, 8), (3, 5000, 8), (64, 16384, 2), (4096, 9, 8)]
                 {
-                    let shape = Shape::Decode { batch, context, kv_heads };
+                    let shape = Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal };
                     let slots = target.facts().sms * rule.blocks_per_sm;
                     let wave = slots / (batch * kv_heads * rule.row_tiles);
-                    let by_rule = (wave.clamp(1, context.div_ceil(rule.block_tokens)), 1);
+                    let max_splits = wave.clamp(1, context.div_ceil(rule.block_tokens));
+                    let by_rule = SplitLaunch { max_splits, min_split_tokens: 1, taper: 0 };
                     let timed = default_split(&problem, &variant, &shape, target).launch(context);
                     assert_eq!(by_rule, timed, "{} at {} on {target}", problem.key(), shape.key());
                 }

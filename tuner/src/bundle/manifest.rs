@@ -7,8 +7,9 @@ use nvkv_spec::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Version of the manifest's schema. A reader refuses a newer one. Since 2, evidence may be `emulated`.
-pub const SCHEMA: u32 = 2;
+/// Version of the manifest's schema. A reader refuses a newer one. Since 2, evidence may be `emulated`; since 3, splits are
+/// the grid's last dimension and may taper.
+pub const SCHEMA: u32 = 3;
 
 /// Name of the manifest in a bundle's folder.
 pub const FILE_NAME: &str = "manifest.json";
@@ -133,6 +134,8 @@ pub struct Selection {
     pub max_splits: u32,
     /// `min_split_tokens` of the parameters at this shape.
     pub min_split_tokens: u32,
+    /// `taper` of the parameters at this shape.
+    pub taper: u32,
     /// Workspace that the launch needs at this shape, bytes.
     pub workspace_bytes: u64,
     /// Where the choice comes from.

@@ -171,6 +171,7 @@ fn selection(choice: &Choice) -> Selection {
         split: choice.split(),
         max_splits: launch.max_splits,
         min_split_tokens: launch.min_split_tokens,
+        taper: launch.taper,
         workspace_bytes: launch.workspace_bytes,
         trust: choice.trust(),
         median_us: timed.map(|w| w.times.median_us),

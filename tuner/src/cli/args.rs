@@ -2,7 +2,7 @@
 
 use clap::Args;
 use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset};
-use nvkv_spec::{Dtype, KvFormat, Numerics, Operation, Target, UnknownTarget, VScaleOrder};
+use nvkv_spec::{Dtype, KvFormat, Lengths, Numerics, Operation, Target, UnknownTarget, VScaleOrder};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -117,6 +117,9 @@ pub struct Lists {
     /// Cached tokens a request
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub context: Vec<u32>,
+    /// How the lengths of a batch are distributed up to the context: equal, log-uniform [default: equal]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<Lengths>, help_heading = "Shapes")]
+    pub lengths: Vec<Lengths>,
     /// KV heads [default: the preset's, or 8 where --batch or --context is given]
     #[arg(long, value_name = "N", value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub kv_heads: Option<u32>,

@@ -3,7 +3,7 @@
 use super::args::{BadArguments, Lists, Scope};
 use crate::pipeline::space::Case;
 use nvkv_generator::{Preset, problems, shapes};
-use nvkv_spec::{Operation, Problem, Shape, VScaleOrder};
+use nvkv_spec::{Lengths, Operation, Problem, Shape, VScaleOrder};
 
 /// KV heads of shapes that the command line spells.
 const KV_HEADS: u32 = 8;
@@ -38,6 +38,7 @@ impl Lists {
             ("--group", !self.group.is_empty()),
             ("--q-len", !self.q_len.is_empty()),
             ("--context", !self.context.is_empty()),
+            ("--lengths", !self.lengths.is_empty()),
         ];
         let attends = self.op.is_empty() || self.op.iter().any(|op| *op != Operation::Append);
         match given.into_iter().find(|(_, given)| *given && !attends) {
@@ -68,7 +69,7 @@ impl Lists {
     /// The listed shapes, or the preset's. An axis that is not listed keeps the preset's values.
     fn shapes(&self, problem: &Problem, preset: Preset) -> Vec<Shape> {
         let of_preset = shapes(problem, preset);
-        if self.batch.is_empty() && self.context.is_empty() {
+        if self.batch.is_empty() && self.context.is_empty() && self.lengths.is_empty() {
             return unique(of_preset.into_iter().map(|shape| self.with_kv_heads(shape)).collect());
         }
         let kv_heads = self.kv_heads.unwrap_or(KV_HEADS);
@@ -81,8 +82,10 @@ impl Lists {
             Problem::Decode(_) => {
                 let batches = or_else(&self.batch, &of_preset, |batch, _| batch);
                 let contexts = or_else(&self.context, &of_preset, |_, context| context);
-                let pair = |&batch| contexts.iter().map(move |&context| Shape::Decode { batch, context, kv_heads });
-                batches.iter().flat_map(pair).collect()
+                let lengths = if self.lengths.is_empty() { vec![Lengths::Equal] } else { self.lengths.clone() };
+                let one = |batch, context, lengths| Shape::Decode { batch, context, kv_heads, lengths };
+                let pairs = batches.iter().flat_map(|&batch| contexts.iter().map(move |&context| (batch, context)));
+                pairs.flat_map(|(b, c)| lengths.iter().map(move |&l| one(b, c, l))).collect()
             }
         };
         unique(listed)
@@ -104,8 +107,8 @@ fn or_else(listed: &[u32], of_preset: &[Shape], pick: impl Fn(u32, u32) -> u32) 
         return listed.to_vec();
     }
     let values = of_preset.iter().filter_map(|shape| match *shape {
-        Shape::Decode { batch, context, .. } => Some(pick(batch, context)),
-        Shape::Append { .. } => None,
+        Shape::Decode { batch, context, lengths: Lengths::Equal, .. } => Some(pick(batch, context)),
+        Shape::Decode { .. } | Shape::Append { .. } => None,
     });
     unique(values.collect())
 }

@@ -7,7 +7,8 @@ use super::{Done, NOTHING, print, print_json, tune};
 use crate::pipeline::{headline, limits};
 use nvkv_db::{Answer, Db, Query};
 use nvkv_spec::{
-    AppendMode, AppendProblem, DecodeProblem, Dtype, KvFormat, Numerics, Operation, Problem, Shape, VScaleOrder,
+    AppendMode, AppendProblem, DecodeProblem, Dtype, KvFormat, Lengths, Numerics, Operation, Problem, Shape,
+    VScaleOrder,
 };
 use std::process::ExitCode;
 
@@ -50,6 +51,9 @@ pub struct Args {
     /// Cached tokens a request; not for append
     #[arg(long, value_parser = args::size, allow_negative_numbers = true)]
     context: Option<u32>,
+    /// How the batch's lengths are distributed up to the context: equal or log-uniform
+    #[arg(long, default_value = "equal")]
+    lengths: Lengths,
     /// New tokens; for append only
     #[arg(long, value_parser = args::size, allow_negative_numbers = true)]
     tokens: Option<u32>,
@@ -103,7 +107,7 @@ impl Args {
         let (numerics, q_len) = (self.numerics.unwrap_or(Numerics::Fp8), self.q_len.unwrap_or(1));
         let problem =
             DecodeProblem { kv_format, numerics, head_dim, group, q_len, page_size, dtype, v_scale_order, append };
-        Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads }))
+        Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads, lengths: self.lengths }))
     }
 
     fn refuse<'a>(

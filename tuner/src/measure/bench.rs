@@ -27,8 +27,9 @@ impl Bench {
     /// Allocates and fills what `problem` takes at `shape`.
     pub(super) fn new(device: &Rc<Device>, probe: &Probe, problem: &Problem, shape: &Shape) -> Result<Self, Failure> {
         match (problem, *shape) {
-            (Problem::Decode(p), Shape::Decode { batch, context, kv_heads }) => {
-                Ok(Self::Decode(DecodeBench::new(device, probe, p, batch, context, kv_heads)?))
+            (Problem::Decode(p), Shape::Decode { batch, context, kv_heads, lengths }) => {
+                let kv_len = lengths.of(batch, context);
+                Ok(Self::Decode(DecodeBench::new(device, probe, p, shape, &kv_len, kv_heads)?))
             }
             (Problem::Append(p), Shape::Append { tokens, kv_heads }) => {
                 Ok(Self::Append(AppendBench::new(device, p, tokens, kv_heads)?))

@@ -9,13 +9,14 @@ use nvkv_generator::Launch;
 use nvkv_spec::abi::{DecodeParams, DevicePtr};
 use nvkv_spec::layout::{Arrangement, CacheLayout, PagedTensor};
 use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape};
+use rand::Rng;
 use rand::seq::SliceRandom;
 use std::rc::Rc;
 
 /// What an output holds before the check: NaN.
 const POISON: u8 = 0xff;
 
-/// `batch` requests of `context` tokens each over a random cache, pages in random order.
+/// Requests over a random cache, pages in random order.
 pub(super) struct DecodeBench {
     problem: DecodeProblem,
     batch: u32,
@@ -25,7 +26,7 @@ pub(super) struct DecodeBench {
     q: Buffer,
     new_rows: [Buffer; 2],
     block_table: Buffer,
-    blocks: u32,
+    block_table_stride: usize,
     kv_len: Buffer,
     status: Buffer,
     out: Buffer,
@@ -37,16 +38,14 @@ impl DecodeBench {
         device: &Rc<Device>,
         probe: &Probe,
         problem: &DecodeProblem,
-        batch: u32,
-        context: u32,
+        shape: &Shape,
+        kv_len: &[u32],
         kv_heads: u32,
     ) -> Result<Self, CudaError> {
-        let shape = Shape::Decode { batch, context, kv_heads };
         let mut rng = seeded(&format!("{}/{}", Problem::Decode(*problem).key(), shape.key()));
-        let blocks = context.div_ceil(problem.page_size);
-        let mut block_table: Vec<i32> = (0..(batch * blocks) as i32).collect();
-        block_table.shuffle(&mut rng);
-        let pages = u64::from(batch * blocks);
+        let batch = kv_len.len() as u32;
+        let block_table = BlockTable::new(problem, kv_len, &mut rng);
+        let pages = block_table.pages;
         let (dim, page) = (problem.head_dim, problem.page_size);
         let layout = CacheLayout::new(Arrangement::Hnd, problem.kv_format, pages, kv_heads, page, dim);
         let cache = Buffer::new(device, layout.bytes as usize)?;
@@ -61,13 +60,14 @@ impl DecodeBench {
         let inputs = SpotInputs {
             problem,
             layout: &layout,
-            context,
+            kv_len,
             kv_heads,
-            block_table: &block_table,
+            block_table: &block_table.entries,
+            block_table_stride: block_table.stride,
             q: &q,
             new_rows: &new_rows,
         };
-        let spots = inputs.spots(batch);
+        let spots = inputs.spots();
         Ok(Self {
             problem: *problem,
             batch,
@@ -77,9 +77,9 @@ impl DecodeBench {
             out: Buffer::new(device, 2 * q.len())?,
             q: Buffer::from_slice(device, &q)?,
             new_rows: [Buffer::from_slice(device, &new_rows[0])?, Buffer::from_slice(device, &new_rows[1])?],
-            block_table: Buffer::from_slice(device, &block_table)?,
-            blocks,
-            kv_len: Buffer::from_slice(device, &vec![context as i32; batch as usize])?,
+            block_table: Buffer::from_slice(device, &block_table.entries)?,
+            block_table_stride: block_table.stride,
+            kv_len: Buffer::from_slice(device, &kv_len.iter().map(|&n| n as i32).collect::<Vec<_>>())?,
             status: Buffer::from_slice(device, &[0u32])?,
             spots,
         })
@@ -111,11 +111,12 @@ impl DecodeBench {
             new_k_stride_head: kv_head,
             new_v_stride_token: kv_token,
             new_v_stride_head: kv_head,
-            block_table_stride: i64::from(self.blocks),
+            block_table_stride: self.block_table_stride as i64,
             batch: self.batch,
             kv_heads: self.kv_heads,
             max_splits: launch.max_splits,
             min_split_tokens: launch.min_split_tokens,
+            taper: launch.taper,
             sm_scale: sm_scale(p),
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
@@ -135,6 +136,29 @@ impl DecodeBench {
                 .map_err(|f| f.at(&format!("request {}, KV head {} at full shape", spot.request, spot.kv_head)))?;
         }
         no_nan(&self.problem, &out)
+    }
+}
+
+/// The pages of each request, in random order; no page twice. Entries past a request's end are page 0.
+struct BlockTable {
+    entries: Vec<i32>,
+    stride: usize,
+    pages: u64,
+}
+
+impl BlockTable {
+    fn new(problem: &DecodeProblem, kv_len: &[u32], rng: &mut impl Rng) -> Self {
+        let blocks = |&tokens: &u32| tokens.div_ceil(problem.page_size) as usize;
+        let stride = kv_len.iter().map(blocks).max().unwrap_or(0);
+        let mut pages: Vec<i32> = (0..kv_len.iter().map(blocks).sum::<usize>() as i32).collect();
+        pages.shuffle(rng);
+        let (mut entries, mut at) = (vec![0; stride * kv_len.len()], 0);
+        for (row, tokens) in entries.chunks_mut(stride.max(1)).zip(kv_len) {
+            let own = &pages[at..][..blocks(tokens)];
+            row[..own.len()].copy_from_slice(own);
+            at += own.len();
+        }
+        Self { entries, stride, pages: pages.len() as u64 }
     }
 }
 

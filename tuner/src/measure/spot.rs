@@ -41,18 +41,20 @@ fn rows(
 pub(super) struct SpotInputs<'a> {
     pub(super) problem: &'a DecodeProblem,
     pub(super) layout: &'a CacheLayout,
-    pub(super) context: u32,
+    /// Cached tokens of each request.
+    pub(super) kv_len: &'a [u32],
     pub(super) kv_heads: u32,
-    /// Pages `[batch, blocks]`, without gaps.
+    /// Pages `[batch, block_table_stride]`.
     pub(super) block_table: &'a [i32],
+    pub(super) block_table_stride: usize,
     pub(super) q: &'a [u16],
     pub(super) new_rows: &'a [Vec<u16>; 2],
 }
 
 impl SpotInputs<'_> {
     /// The first head of the first request and the last head of the last one.
-    pub(super) fn spots(&self, batch: u32) -> Vec<Spot> {
-        let mut places = vec![(0, 0), (batch as usize - 1, self.kv_heads - 1)];
+    pub(super) fn spots(&self) -> Vec<Spot> {
+        let mut places = vec![(0, 0), (self.kv_len.len() - 1, self.kv_heads - 1)];
         places.dedup();
         places.into_par_iter().map(|(request, kv_head)| self.spot(request, kv_head)).collect()
     }
@@ -64,7 +66,7 @@ impl SpotInputs<'_> {
         let block_table: Vec<i32> = (0..cache.pages as i32).collect();
         let of_head = |per_head, tensor| rows(p, self.kv_heads, request, kv_head, per_head, tensor);
         if p.append == AppendMode::Fused {
-            let slots = new_slots(p, &[self.context], &block_table, block_table.len());
+            let slots = new_slots(p, &[self.kv_len[request]], &block_table, block_table.len());
             let [k, v] = self.new_rows.each_ref().map(|tensor| of_head(1, tensor));
             append(&p.append_problem(), &k, &v, &slots, K_SCALE, V_SCALE, &mut cache);
         }
@@ -74,7 +76,7 @@ impl SpotInputs<'_> {
             cache: &cache,
             block_table: &block_table,
             block_table_stride: block_table.len(),
-            kv_len: &[self.context as i32],
+            kv_len: &[self.kv_len[request] as i32],
             sm_scale: sm_scale(p),
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
@@ -87,7 +89,7 @@ impl SpotInputs<'_> {
     /// order of V scales.
     fn cache_of(&self, request: usize, kv_head: u32) -> HostCache {
         let p = self.problem;
-        let blocks = self.context.div_ceil(p.page_size) as usize;
+        let blocks = self.kv_len[request].div_ceil(p.page_size) as usize;
         let (format, order) = (p.kv_format, p.v_scale_order);
         let mut cache = HostCache::new(Arrangement::Hnd, format, order, blocks as u64, 1, p.page_size, p.head_dim);
         let small = cache.layout;
@@ -97,7 +99,7 @@ impl SpotInputs<'_> {
             (self.layout.v_data, small.v_data, Pattern::data(format.v())),
             (self.layout.v_scales, small.v_scales, Pattern::scales()),
         ];
-        for (block, &page) in self.block_table[request * blocks..][..blocks].iter().enumerate() {
+        for (block, &page) in self.block_table[request * self.block_table_stride..][..blocks].iter().enumerate() {
             for &(large, small, pattern) in &tensors {
                 let bytes = small.strides.page as usize;
                 let from = PagedTensor::row(&large, page as u64, kv_head, 0);
@@ -133,7 +135,7 @@ mod tests {
                 v_scale_order: order,
                 append: mode,
             };
-            let (batch, context, kv_heads) = (3u32, 21, 2);
+            let (kv_len, kv_heads) = ([21, 9, 17], 2);
             let mut rng = seeded("spot");
             let mut cache = HostCache::new(Arrangement::Hnd, problem.kv_format, order, 9, kv_heads, 8, 64);
             let layout = cache.layout;
@@ -152,15 +154,16 @@ mod tests {
             let spots = SpotInputs {
                 problem: &problem,
                 layout: &layout,
-                context,
+                kv_len: &kv_len,
                 kv_heads,
                 block_table: &block_table,
+                block_table_stride: 3,
                 q: &q,
                 new_rows: &new_rows,
             }
-            .spots(batch);
+            .spots();
             if mode == AppendMode::Fused {
-                let slots = new_slots(&problem, &[context; 3], &block_table, 3);
+                let slots = new_slots(&problem, &kv_len, &block_table, 3);
                 append(&problem.append_problem(), &new_rows[0], &new_rows[1], &slots, K_SCALE, V_SCALE, &mut cache);
             }
             let inputs = DecodeInputs {
@@ -169,7 +172,7 @@ mod tests {
                 cache: &cache,
                 block_table: &block_table,
                 block_table_stride: 3,
-                kv_len: &[context as i32; 3],
+                kv_len: &kv_len.map(|n| n as i32),
                 sm_scale: sm_scale(&problem),
                 q_scale: Q_SCALE,
                 k_scale: K_SCALE,

@@ -3,7 +3,7 @@
 use super::space::Case;
 use crate::bundle::Trust;
 use nvkv_db::{Db, DbError, Emulated, EnvironmentKey, KernelRecord, PredictedWinner, Winner, WinnerFilter};
-use nvkv_spec::{Evidence, GpuEnvironment, Problem, Shape, SplitPolicy, Target};
+use nvkv_spec::{Evidence, GpuEnvironment, Lengths, Problem, Shape, SplitPolicy, Target};
 
 /// The kernel for one problem at one shape, and what that rests on.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,10 +44,10 @@ pub fn of_cases(choices: Vec<Choice>, cases: &[Case]) -> Vec<Choice> {
 }
 
 /// Shapes in the order that people list them: by batch, then context.
-fn sizes(shape: Shape) -> (u32, u32, u32) {
+fn sizes(shape: Shape) -> (u32, u32, u32, Lengths) {
     match shape {
-        Shape::Decode { batch, context, kv_heads } => (batch, context, kv_heads),
-        Shape::Append { tokens, kv_heads } => (tokens, 0, kv_heads),
+        Shape::Decode { batch, context, kv_heads, lengths } => (batch, context, kv_heads, lengths),
+        Shape::Append { tokens, kv_heads } => (tokens, 0, kv_heads, Lengths::Equal),
     }
 }
 

@@ -50,13 +50,13 @@ fn quantities(problem: &Problem, shape: &Shape) -> Vec<Quantity> {
     let dim = u128::from(problem.head_dim());
     let row = u128::from(problem.kv_format().token_bytes(problem.head_dim()));
     match (problem, *shape) {
-        (Problem::Decode(p), Shape::Decode { batch, context, kv_heads }) => {
+        (Problem::Decode(p), Shape::Decode { batch, context, kv_heads, .. }) => {
             let [batch, context, heads] = [batch, context, kv_heads].map(u128::from);
             let row_tiles = u128::from(p.query_rows()).div_ceil(QUERY_TILE);
             let pages = batch * context.div_ceil(u128::from(p.page_size));
             vec![
-                ("the grid's z, the batch,", batch, GRID_YZ, "--batch"),
-                ("the grid's y, KV heads times row tiles,", heads * row_tiles, GRID_YZ, "--kv-heads"),
+                ("the grid's y, the batch,", batch, GRID_YZ, "--batch"),
+                ("the grid's x, KV heads times row tiles,", heads * row_tiles, GRID_X, "--kv-heads"),
                 ("the number of pages", pages, PAGES, "--batch or --context"),
                 ("the cache's size in bytes", batch * context * heads * row, BYTES, "--batch, --context or --kv-heads"),
             ]
@@ -82,7 +82,7 @@ fn quantities(problem: &Problem, shape: &Shape) -> Vec<Quantity> {
 mod tests {
     use super::*;
     use nvkv_generator::{Preset, problems, shapes};
-    use nvkv_spec::Operation;
+    use nvkv_spec::{Lengths, Operation};
 
     #[test]
     fn what_the_presets_ask_is_possible() {
@@ -93,12 +93,12 @@ mod tests {
 
     #[test]
     fn the_option_to_lower_is_named() {
-        let decode = |batch, context, kv_heads| Shape::Decode { batch, context, kv_heads };
+        let decode = |batch, context, kv_heads| Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal };
         let append = |tokens, kv_heads| Shape::Append { tokens, kv_heads };
         const MOST: u32 = 1 << 26;
         for (operation, shape, option) in [
             (Operation::Decode, decode(65_536, 16, 1), "--batch"),
-            (Operation::Decode, decode(1, 16, 65_536), "--kv-heads"),
+            (Operation::Decode, decode(1, 1, u32::MAX), "--kv-heads"),
             (Operation::Fused, decode(65_535, MOST, 1), "--context"),
             (Operation::Decode, decode(1000, 1 << 20, 4096), "--kv-heads"),
             (Operation::Append, append(1, MOST), "--kv-heads"),

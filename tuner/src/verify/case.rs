@@ -69,7 +69,11 @@ const fn even(splits: u32) -> SplitPolicy {
 }
 
 const fn chunk(tokens: u32) -> SplitPolicy {
-    SplitPolicy::Chunk { tokens }
+    SplitPolicy::Chunk { tokens, taper: 0 }
+}
+
+const fn tapered(tokens: u32, taper: u32) -> SplitPolicy {
+    SplitPolicy::Chunk { tokens, taper }
 }
 
 /// The decode cases of `problem` at `depth`.
@@ -175,7 +179,18 @@ fn matrix(problem: &DecodeProblem) -> Vec<DecodeCase> {
 }
 
 fn every_split() -> Vec<SplitPolicy> {
-    vec![even(1), even(2), even(3), even(7), even(16), even(64), chunk(64), chunk(512)]
+    vec![
+        even(1),
+        even(2),
+        even(3),
+        even(7),
+        even(16),
+        even(64),
+        chunk(64),
+        chunk(512),
+        tapered(512, 2),
+        tapered(2048, 4),
+    ]
 }
 
 /// Many requests, and one long one.

@@ -7,7 +7,7 @@ use super::{Failure, Guarded, compare};
 use crate::gpu::{DeviceCache, Geometry};
 use nvkv_generator::Launch;
 use nvkv_spec::abi::{COUNTER_BYTES, DecodeParams};
-use nvkv_spec::{AppendMode, DecodeProblem, Problem, Shape, Variant};
+use nvkv_spec::{AppendMode, DecodeProblem, Lengths, Problem, Shape, Variant};
 
 /// The status word's value before a launch: it is added to, not set.
 const STATUS_BEFORE: u32 = 7;
@@ -26,6 +26,7 @@ pub(super) fn run<E: Executor>(
             batch: data.kv_len.len() as u32,
             context: data.case.context(),
             kv_heads: data.case.kv_heads,
+            lengths: Lengths::Equal,
         };
         let launch = Launch::new(&Problem::Decode(*problem), variant, &shape, split);
         let error = run_split(on, &inputs, &launch).map_err(|f| f.at(&format!("split {split}")))?;
@@ -122,6 +123,7 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         kv_heads: data.case.kv_heads,
         max_splits: launch.max_splits,
         min_split_tokens: launch.min_split_tokens,
+        taper: launch.taper,
         sm_scale: sm_scale(inputs.problem),
         q_scale: Q_SCALE,
         k_scale: K_SCALE,

@@ -26,7 +26,7 @@ fn said(selection: &Selection, problem: String) -> String {
 
 fn check_launch(selection: &Selection, kernel: &Kernel) -> Option<String> {
     let sizes = match (kernel.problem, selection.shape) {
-        (Problem::Decode(_), Shape::Decode { batch, context, kv_heads }) => [batch, context, kv_heads],
+        (Problem::Decode(_), Shape::Decode { batch, context, kv_heads, .. }) => [batch, context, kv_heads],
         (Problem::Append(_), Shape::Append { tokens, kv_heads }) => [tokens, kv_heads, 1],
         _ => return Some("its shape is of another operation".into()),
     };
@@ -37,17 +37,19 @@ fn check_launch(selection: &Selection, kernel: &Kernel) -> Option<String> {
         return Some(error.to_string());
     }
     let split = match (kernel.problem, selection.split) {
-        (Problem::Decode(_), None | Some(SplitPolicy::Even { splits: 0 } | SplitPolicy::Chunk { tokens: 0 })) => {
+        (Problem::Decode(_), None | Some(SplitPolicy::Even { splits: 0 } | SplitPolicy::Chunk { tokens: 0, .. })) => {
             return Some("it has no split".into());
         }
         (Problem::Append(_), Some(_)) => return Some("it has a split, which an append has not".into()),
         (_, split) => split.unwrap_or(SplitPolicy::Even { splits: 1 }),
     };
     let launch = Launch::new(&kernel.problem, &kernel.variant, &selection.shape, split);
-    let stated = (selection.max_splits, selection.min_split_tokens, selection.workspace_bytes);
-    let follows = (launch.max_splits, launch.min_split_tokens, launch.workspace_bytes);
+    let stated = (selection.max_splits, selection.min_split_tokens, selection.taper, selection.workspace_bytes);
+    let follows = (launch.max_splits, launch.min_split_tokens, launch.taper, launch.workspace_bytes);
     (stated != follows).then(|| {
-        format!("max_splits, min_split_tokens and workspace_bytes are {stated:?}; from its split follow {follows:?}")
+        format!(
+            "max_splits, min_split_tokens, taper and workspace_bytes are {stated:?}; from its split follow {follows:?}"
+        )
     })
 }
 

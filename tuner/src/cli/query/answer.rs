@@ -3,7 +3,7 @@
 use crate::report::two_digits;
 use nvkv_db::{Answer, Emulated, KernelRecord, PredictedWinner, Query, Winner};
 use nvkv_generator::Launch;
-use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy};
+use nvkv_spec::{KernelId, Lengths, Problem, Shape, SplitPolicy};
 use serde_json::{Value, json};
 
 /// The kernel that answers, its split, and how far its shape is from the one asked for, in doublings.
@@ -39,8 +39,9 @@ fn command(query: &Query) -> String {
     };
     let (format, dim, page, dtype, order) = shared;
     let shape = match query.shape {
-        Shape::Decode { batch, context, kv_heads } => {
-            format!("--batch {batch} --context {context} --kv-heads {kv_heads}")
+        Shape::Decode { batch, context, kv_heads, lengths } => {
+            let lengths = if lengths == Lengths::Equal { String::new() } else { format!(" --lengths {lengths}") };
+            format!("--batch {batch} --context {context} --kv-heads {kv_heads}{lengths}")
         }
         Shape::Append { tokens, kv_heads } => format!("--batch {tokens} --kv-heads {kv_heads}"),
     };
@@ -104,8 +105,8 @@ fn describe_kernel(query: &Query, record: &KernelRecord, split: Option<SplitPoli
     let launch = launch(query, record, split);
     let [x, y, z] = launch.grid;
     let split = split.map_or(String::new(), |split| {
-        let Launch { max_splits, min_split_tokens, .. } = launch;
-        format!("split      {split}: max_splits {max_splits}, min_split_tokens {min_split_tokens}\n")
+        let Launch { max_splits, min_split_tokens, taper, .. } = launch;
+        format!("split      {split}: max_splits {max_splits}, min_split_tokens {min_split_tokens}, taper {taper}\n")
     });
     format!(
         "kernel     {}\n{split}launch     grid {x} x {y} x {z}, {} threads, {} B of shared memory, {} B of workspace\n",
