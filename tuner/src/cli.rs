@@ -1,6 +1,7 @@
 //! The command line: a file a subcommand. Results go to stdout, everything else to stderr.
 
 mod args;
+mod bench;
 mod cases;
 mod doctor;
 mod query;
@@ -27,6 +28,7 @@ Examples:
   nvkv-tune --plan --preset full             what that would take
   nvkv-tune --op decode --head-dim 128 --group 8 --batch 1,16,64 --context 4096,32768
   nvkv-tune query --arch sm_90 --head-dim 128 --group 8 --page-size 16 --batch 64 --context 16384
+  nvkv-tune bench --peer flashinfer.json     the bundle's kernels against the read ceiling and a peer
   nvkv-tune verify                           the bundles in kernels-out are whole and right
 
 Exit codes: 0 done, 1 nothing usable came out, 2 bad arguments.";
@@ -54,6 +56,8 @@ enum Command {
     Space(space::Args),
     /// Check bundles: files, hashes, database rows; with a GPU, the results again
     Verify(verify::Args),
+    /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer
+    Bench(bench::Args),
     /// Say what is found or missing on this machine, and the command that mends it
     Doctor(doctor::Args),
     /// A process that compiles or owns a GPU, started by the tuner
@@ -85,6 +89,7 @@ pub fn main() -> ExitCode {
         Some(Command::Query(args)) => query::run(&args),
         Some(Command::Space(args)) => space::run(&args),
         Some(Command::Verify(args)) => verify::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Worker(worker)) => return work(worker),
     };

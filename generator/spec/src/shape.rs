@@ -6,17 +6,13 @@ use serde::{Deserialize, Serialize};
 
 named_enum! {
     /// How the cached tokens of a batch's requests are distributed.
+    #[derive(Default)]
     Lengths: "distribution of lengths" {
         /// Every request has the context's length.
+        #[default]
         Equal = "equal",
         /// From [`Lengths::SHORTEST`] to the context's length, evenly in their logarithm.
         LogUniform = "log-uniform",
-    }
-}
-
-impl Default for Lengths {
-    fn default() -> Self {
-        Self::Equal
     }
 }
 

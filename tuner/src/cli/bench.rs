@@ -1,0 +1,178 @@
+//! `nvkv-tune bench`: the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer.
+
+mod peer;
+mod table;
+
+use super::{Done, NOTHING, print, print_json};
+use crate::bundle::{self, Kernel, Manifest, Selection};
+use crate::folder::failed;
+use crate::pipeline::limits;
+use crate::pipeline::target::{DEVICE, Machine};
+use crate::pipeline::timing::LIMITS;
+use crate::worker::{CandidateKernel, GpuWorker, MeasureRequest};
+use anyhow::{Context, bail};
+use nvkv_generator::{Preset, problems, shapes};
+use nvkv_spec::{GpuEnvironment, KernelId, Operation, Outcome, Problem, Shape, SplitPolicy};
+use peer::Peers;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Arguments of `bench`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// The bundle of the GPU that is here, or the folder it is in
+    #[arg(long, value_name = "DIR", default_value = "kernels-out")]
+    bundle: PathBuf,
+    /// Times of a peer on the same GPU, to be set beside ours (docs/measured/peers tells the format); may be repeated
+    #[arg(long, value_name = "FILE")]
+    peer: Vec<PathBuf>,
+    /// Only these operations: decode, fused, append
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::args::named::<Operation>)]
+    op: Vec<Operation>,
+    /// Calls timed at each shape
+    #[arg(long, value_name = "N", value_parser = super::args::size, default_value = "41")]
+    samples: u32,
+    /// Print JSON, with every sample
+    #[arg(long)]
+    json: bool,
+}
+
+/// One kernel at one shape.
+#[derive(Serialize)]
+struct Row {
+    problem: Problem,
+    shape: Shape,
+    kernel: KernelId,
+    variant: String,
+    split: Option<SplitPolicy>,
+    /// Bytes that a call must move at least.
+    bytes: u64,
+    /// Median of the samples, µs.
+    median_us: f64,
+    /// Times of single calls in the order taken, µs.
+    samples: Vec<f64>,
+    /// Peers at this shape: name, µs.
+    peers: Vec<(String, f64)>,
+}
+
+impl Row {
+    fn gbps(&self) -> f64 {
+        self.bytes as f64 / self.median_us / 1e3
+    }
+}
+
+/// A whole run.
+#[derive(Serialize)]
+struct Bench {
+    gpu: GpuEnvironment,
+    bundle: PathBuf,
+    /// Highest read bandwidth that a plain read reached beside any row, GB/s.
+    read_ceiling_gbps: f64,
+    rows: Vec<Row>,
+    /// Problems and shapes of the list that the bundle has no selection for.
+    missing: Vec<String>,
+    /// Rows that could not be timed, and why.
+    failed: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Done {
+    let machine = Machine::find(None)?;
+    let gpu = match machine.gpu {
+        Ok(gpu) => gpu,
+        Err(why) => bail!("nothing can be timed: {why}"),
+    };
+    let peers = args.peer.iter().map(|file| Peers::read(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let (folder, manifest) = bundle_of(&args.bundle, machine.target)?;
+    let mut bench = Bench {
+        gpu,
+        bundle: folder.clone(),
+        read_ceiling_gbps: 0.0,
+        rows: Vec::new(),
+        missing: Vec::new(),
+        failed: Vec::new(),
+    };
+    let mut worker = GpuWorker::new(DEVICE, LIMITS);
+    let operations = if args.op.is_empty() { Operation::ALL } else { &args.op };
+    for problem in problems(Preset::Standard, operations) {
+        for shape in shapes(&problem, Preset::Standard) {
+            let Some((selection, kernel)) = selected(&manifest, &problem, &shape) else {
+                bench.missing.push(format!("{} at {}", problem.key(), shape.key()));
+                continue;
+            };
+            limits::check(&[(problem, vec![shape])])?;
+            let request = MeasureRequest {
+                problem,
+                shape,
+                candidates: vec![candidate(&folder, selection, kernel)?],
+                samples: args.samples,
+            };
+            let measured = worker.measure(&request).map(|mut report| {
+                bench.read_ceiling_gbps = bench.read_ceiling_gbps.max(report.read_ceiling_gbps);
+                report.candidates.remove(0)
+            });
+            match measured.and_then(|samples| samples) {
+                Ok(samples) => bench.rows.extend(row(selection, kernel, samples, &peers)),
+                Err(outcome) => bench.failed.push(said(&problem, &shape, &outcome)),
+            }
+        }
+    }
+    if args.json {
+        print_json(&bench)?
+    } else {
+        print(&table::render(&bench))?
+    }
+    Ok(if bench.rows.is_empty() { ExitCode::from(NOTHING) } else { ExitCode::SUCCESS })
+}
+
+fn bundle_of(folder: &Path, target: nvkv_spec::Target) -> anyhow::Result<(PathBuf, Manifest)> {
+    for folder in bundle::find(folder)? {
+        let manifest = bundle::read(&folder)?;
+        if manifest.target == target {
+            let problems = bundle::check(&folder, &manifest);
+            if let Some(first) = problems.first() {
+                bail!("{} is damaged: {first}; `nvkv-tune verify` lists everything", folder.display());
+            }
+            return Ok((folder, manifest));
+        }
+    }
+    bail!("no bundle of {target} in {}: `nvkv-tune --preset standard` writes one", folder.display())
+}
+
+fn selected<'a>(manifest: &'a Manifest, problem: &Problem, shape: &Shape) -> Option<(&'a Selection, &'a Kernel)> {
+    let key = problem.key();
+    let selection = manifest.selections.iter().find(|s| s.problem == key && s.shape == *shape)?;
+    let kernel = manifest.kernels.iter().find(|k| k.id == selection.kernel)?;
+    Some((selection, kernel))
+}
+
+fn candidate(folder: &Path, selection: &Selection, kernel: &Kernel) -> anyhow::Result<CandidateKernel> {
+    let path = folder.join(&kernel.files.cubin.path);
+    let cubin = fs::read(&path).map_err(failed("read", &path)).context("the bundle changed while it was read")?;
+    let split = selection.split.unwrap_or(SplitPolicy::Even { splits: 1 });
+    Ok(CandidateKernel { id: kernel.id.clone(), variant: kernel.variant, split, cubin })
+}
+
+/// None where no sample was undisturbed.
+fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers]) -> Option<Row> {
+    let mut sorted = samples.clone();
+    sorted.sort_by(f64::total_cmp);
+    let (problem, shape) = (kernel.problem, selection.shape);
+    Some(Row {
+        problem,
+        shape,
+        kernel: kernel.id.clone(),
+        variant: kernel.variant.key(),
+        split: selection.split,
+        bytes: shape.bytes(&problem),
+        median_us: *sorted.get(sorted.len() / 2)?,
+        samples,
+        peers: peers.iter().filter_map(|p| Some((p.name().to_string(), p.us(&problem, &shape)?))).collect(),
+    })
+}
+
+fn said(problem: &Problem, shape: &Shape, outcome: &Outcome) -> String {
+    format!("{} at {}: {}", problem.key(), shape.key(), crate::pipeline::compile::reason(outcome))
+}
