@@ -130,9 +130,9 @@ impl Launch {
     }
 }
 
-/// 16-element blocks of K and V of one token of one KV head.
+/// Items of one token of one KV head: 16-element blocks, each of K and V.
 fn append_items(problem: &AppendProblem) -> u64 {
-    u64::from(2 * problem.head_dim / 16)
+    u64::from(problem.head_dim / 16)
 }
 
 /// Counters, then one state a split of each request, head and row tile.

@@ -52,5 +52,14 @@ __device__ __forceinline__ u32 mul_f16x2(u32 a, u32 b) {
     return out;
 }
 
+// The larger of each half; NaN where either is.
+template <bool BF16>
+__device__ __forceinline__ u32 max_x2(u32 a, u32 b) {
+    u32 out;
+    if constexpr (BF16) asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    else asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+}
+
 // One E4M3 byte to f32: exact.
 __device__ __forceinline__ float e4m3_to_f32(u32 byte) { return f16_to_f32(e4m3x2_to_f16x2(byte)); }

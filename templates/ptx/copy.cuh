@@ -40,6 +40,12 @@ __device__ __forceinline__ void load_global(u32* to, const void* from) {
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
 }
 
+__device__ __forceinline__ void store_global(void* to, uint2 words) { asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y) : "memory"); }
+__device__ __forceinline__ void store_global(void* to, uint4 words) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w) : "memory");
+}
+__device__ __forceinline__ void store_global_byte(void* to, u32 byte) { asm volatile("st.global.u8 [%0], %1;" ::"l"(to), "r"(byte) : "memory"); }
+
 __device__ __forceinline__ void store_shared(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
 __device__ __forceinline__ void store_shared(u32 to, u32 first, u32 second) { asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory"); }
 __device__ __forceinline__ void store_shared_byte(u32 to, u32 byte) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(byte) : "memory"); }

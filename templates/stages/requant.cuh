@@ -1,24 +1,34 @@
 // Requantisation of new rows, bit-exact by contract: IEEE divisions, round to nearest even, saturation.
 
 struct NewRow {                                         // 16 consecutive elements of one new row
-    u32 words[8];                                       // as given: two elements each
-    float x[16];
-    u32 non_finite;                                     // NaN counts as 0, an infinity as the largest finite value
+    u32 words[8];                                       // two elements each, as given
+    __device__ __forceinline__ explicit NewRow(const void* from) {
+        load_global<4>(words, from);
+        load_global<4>(words + 4, (const u8*)from + 16);
+    }
 };
 
 template <bool BF16>
-__device__ __forceinline__ void widen(NewRow& row) {
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        const u32 word = row.words[i / 2];
-        row.x[i] = BF16 ? __uint_as_float(i % 2 ? word & 0xFFFF0000 : word << 16) : f16_to_f32(i % 2 ? word >> 16 : word);
-    }
+__device__ __forceinline__ float element(const NewRow& row, int i) {
+    const u32 word = row.words[i / 2];
+    return BF16 ? __uint_as_float(i % 2 ? word & 0xFFFF0000 : word << 16) : f16_to_f32(i % 2 ? word >> 16 : word);
 }
 
-// Replaces what is not finite, and counts it.
+// Bits of the largest magnitude; those of a NaN where there is one.
 template <bool BF16>
-__device__ __forceinline__ void make_finite(NewRow& row) {
+__device__ __forceinline__ u32 largest_magnitude(const NewRow& row) {
+    constexpr u32 MAGNITUDES = 0x7FFF7FFF;
+    u32 largest = row.words[0] & MAGNITUDES;
+#pragma unroll
+    for (int i = 1; i < 8; i++) largest = max_x2<BF16>(largest, row.words[i] & MAGNITUDES);
+    return max_x2<BF16>(largest, largest >> 16) & 0xFFFF;
+}
+
+// Replaces what is not finite, and counts it: NaN becomes 0, an infinity the largest finite value.
+template <bool BF16>
+__device__ __forceinline__ u32 make_finite(NewRow& row) {
     constexpr u32 EXPONENT = BF16 ? 0x7F80 : 0x7C00, LARGEST = BF16 ? 0x7F7F : 0x7BFF;
+    u32 non_finite = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         const int shift = 16 * (i % 2);
@@ -26,50 +36,32 @@ __device__ __forceinline__ void make_finite(NewRow& row) {
         const bool special = (bits & EXPONENT) == EXPONENT, nan = special && (bits & ~EXPONENT & 0x7FFF) != 0;
         const u32 finite = nan ? 0 : special ? LARGEST | (bits & 0x8000) : bits;
         row.words[i / 2] = (row.words[i / 2] & ~(0xFFFFu << shift)) | finite << shift;
-        row.non_finite += special;
+        non_finite += special;
     }
-}
-
-template <bool BF16>
-__device__ __forceinline__ NewRow load_new_row(const void* from) {
-    NewRow row;
-    load_global<4>(row.words, from);
-    load_global<4>(row.words + 4, (const u8*)from + 16);
-    row.non_finite = 0;
-    widen<BF16>(row);
-    float poison = 0.0f;                                // 0 * x is NaN where x is not finite
-#pragma unroll
-    for (int i = 0; i < 16; i++) poison = fmaf(row.x[i], 0.0f, poison);
-    if (poison != 0.0f) {
-        make_finite<BF16>(row);
-        widen<BF16>(row);
-    }
-    return row;
+    return non_finite;
 }
 
 // RN(x / d) for many x and one d: the reciprocal once, then one Newton step on the quotient, which is correctly rounded
-// while nothing overflows or underflows (Markstein, IBM J. Res. Dev. 34, 1990). A power of two keeps d away from both
-// ends; quotients that are then still out of range are far from every rounding boundary of E2M1.
+// while nothing overflows or underflows (Markstein, IBM J. Res. Dev. 34, 1990). A power of two, by which x is multiplied
+// too, keeps d away from both ends.
 struct Divisor {
     float factor, d, reciprocal;
 
     __device__ __forceinline__ explicit Divisor(float divisor)
         : factor(divisor < 0x1p-60f ? 0x1p64f : divisor > 0x1p60f ? 0x1p-64f : 1.0f), d(divisor * factor), reciprocal(__frcp_rn(d)) {}
 
-    // |x| / d; beyond f32's range infinity or NaN.
+    // |x| / divisor, of x * factor.
     __device__ __forceinline__ float magnitude(float x) const {
-        const float a = fabsf(x) * factor, quotient = a * reciprocal;
-        return fmaf(fmaf(-quotient, d, a), reciprocal, quotient);
+        const float quotient = fabsf(x) * reciprocal;
+        return fmaf(fmaf(-quotient, d, fabsf(x)), reciprocal, quotient);
     }
 };
 
-// The E2M1 magnitude index of q, nearest even, saturating, in the low bits of a float of base ROUND. Indices 0..7 stand
-// for 0, .5, 1, 1.5, 2, 3, 4, 6: the index is min(2q, q + 2, q / 2 + 4, 7), and adding 1.5 * 2^23 rounds to an integer.
-// An operand of fminf that is NaN, from a quotient out of range, gives way to the 7.
+// The E2M1 magnitude index of q < 7, nearest even, in the low bits of a float of base ROUND. Indices 0..7 stand for 0, .5,
+// 1, 1.5, 2, 3, 4, 6: the index is min(2q, q + 2, q / 2 + 4), and adding 1.5 * 2^23 rounds to an integer.
 constexpr float ROUND = 12582912.0f;
 __device__ __forceinline__ u32 e2m1_index(float q) {
-    const float fine = fminf(fmaf(q, 2.0f, ROUND), q + (ROUND + 2.0f));
-    return __float_as_uint(fminf(fine, fminf(fmaf(q, 0.5f, ROUND + 4.0f), ROUND + 7.0f)));
+    return __float_as_uint(fminf(fminf(fmaf(q, 2.0f, ROUND), q + (ROUND + 2.0f)), fmaf(q, 0.5f, ROUND + 4.0f)));
 }
 
 // Sign bits of eight elements, each at the top of its nibble.
@@ -92,51 +84,65 @@ struct Nvfp4Block {
     u32 scale;
 };
 
-__device__ __forceinline__ Nvfp4Block quantise_nvfp4(const NewRow& row, float g) {
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 16; i++) largest = fmaxf(largest, fabsf(row.x[i]));
+template <bool BF16>
+__device__ __forceinline__ Nvfp4Block quantise_nvfp4(const NewRow& row, u32 largest_bits, float g) {
+    const float largest = BF16 ? bf16_to_f32(largest_bits) : f16_to_f32(largest_bits);
     Nvfp4Block out = { {0, 0}, f32x2_to_e4m3x2(__fdiv_rn(largest, __fmul_rn(6.0f, g)), 0.0f) & 0xFF};
     if (out.scale == 0) return out;
-    const Divisor step(__fmul_rn(e4m3_to_f32(out.scale), g));
-    out.codes = {e2m1_codes(row.x, row.words, step), e2m1_codes(row.x + 8, row.words + 4, step)};
+    const float divisor = __fmul_rn(e4m3_to_f32(out.scale), g);
+    const Divisor step(divisor);
+    float x[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++) x[i] = element<BF16>(row, i);
+    // A scale that is normal and did not saturate is at most 1/16 off, and quotients stay below 7. Others saturate at 6.5.
+    if (out.scale < 0x08 || out.scale == 0x7E || step.factor != 1.0f)
+#pragma unroll
+        for (int i = 0; i < 16; i++) x[i] = fminf(fabsf(x[i]), 6.5f * divisor) * step.factor;
+    out.codes = {e2m1_codes(x, row.words, step), e2m1_codes(x + 8, row.words + 4, step)};
     return out;
 }
 
+template <bool BF16>
 __device__ __forceinline__ uint4 quantise_fp8(const NewRow& row, float g) {
     u32 out[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float* x = row.x + 4 * i;
-        out[i] = f32x2_to_e4m3x2(__fdiv_rn(x[0], g), __fdiv_rn(x[1], g)) | f32x2_to_e4m3x2(__fdiv_rn(x[2], g), __fdiv_rn(x[3], g)) << 16;
+        auto quotient = [&](int e) { return __fdiv_rn(element<BF16>(row, 4 * i + e), g); };
+        out[i] = f32x2_to_e4m3x2(quotient(0), quotient(1)) | f32x2_to_e4m3x2(quotient(2), quotient(3)) << 16;
     }
     return {out[0], out[1], out[2], out[3]};
 }
 
-// Block `block` (16 elements) of a new row to its cache row: codes at `data`, scale at `scale`.
-// Returns the count of non-finite inputs.
+// 16 new elements to `data` and `scale` in the cache. Returns the count of non-finite ones.
 template <Format FORMAT, bool BF16>
-__device__ __forceinline__ u32 requantise(const void* from, float g, u8* data, u8* scale, int block) {
-    const NewRow row = load_new_row<BF16>((const u8*)from + 32 * block);
-    if constexpr (FORMAT == Format::nvfp4) {
-        const Nvfp4Block out = quantise_nvfp4(row, g);
-        *(uint2*)(data + 8 * block) = out.codes;
-        *scale = (u8)out.scale;
-    } else {
-        *(uint4*)(data + 16 * block) = quantise_fp8(row, g);
+__device__ __forceinline__ u32 requantise(NewRow& row, float g, u8* data, u8* scale) {
+    u32 largest = largest_magnitude<BF16>(row), non_finite = 0;
+    if (largest >= (BF16 ? 0x7F80 : 0x7C00)) {
+        non_finite = make_finite<BF16>(row);
+        largest = largest_magnitude<BF16>(row);
     }
-    return row.non_finite;
+    if constexpr (FORMAT == Format::nvfp4) {
+        const Nvfp4Block out = quantise_nvfp4<BF16>(row, largest, g);
+        store_global(data, out.codes);
+        store_global_byte(scale, out.scale);
+    } else {
+        store_global(data, quantise_fp8<BF16>(row, g));
+    }
+    return non_finite;
 }
 
-// Block `block` of a new K or V row of head `head` into the cache at (page, in_page). Which of the two is selected, not
-// branched on: a warp holds rows of both, and the work is the same. Params: AppendParams or DecodeParams.
+// Block `block` (16 elements) of a token's new K and V rows, `k` and `v`, into the cache at (page, in_page) of head `head`.
+// Params: AppendParams or DecodeParams.
 template <bool BF16, typename Params>
-__device__ __forceinline__ u32 requantise_row_block(const Params& p, bool is_v, const void* from, long long head, long long page, int in_page, int block) {
-    u8* data = is_v ? p.v_data + page * p.v_data_page + head * p.v_data_head + in_page * p.v_data_token
-                    : p.k_data + page * p.k_data_page + head * p.k_data_head + in_page * p.k_data_token;
-    u8* scale = is_v ? p.v_scales + page * p.v_scales_page + head * p.v_scales_head + v_scale_offset(in_page, block, p.v_scales_token)
-                     : p.k_scales + page * p.k_scales_page + head * p.k_scales_head + in_page * p.k_scales_token + block;
-    const float g = is_v ? p.v_scale : p.k_scale;
-    if (K_FORMAT == V_FORMAT || !is_v) return requantise<K_FORMAT, BF16>(from, g, data, scale, block);
-    return requantise<V_FORMAT, BF16>(from, g, data, scale, block);
+__device__ __forceinline__ u32 requantise_token_block(const Params& p, const u8* k, const u8* v, long long head, u32 page, int in_page, int block) {
+    constexpr int K_BYTES = K_FORMAT == Format::nvfp4 ? 8 : 16, V_BYTES = V_FORMAT == Format::nvfp4 ? 8 : 16;
+    NewRow k_row(k + 32 * block), v_row(v + 32 * block);
+    auto place = [&](u8* base, long long page_stride, long long head_stride, long long token_stride) {
+        return (u8*)advance(advance(base + head * head_stride, page, page_stride), in_page, token_stride);
+    };
+    u8* k_scale = place(p.k_scales, p.k_scales_page, p.k_scales_head, p.k_scales_token) + block;
+    u8* v_scale = place(p.v_scales, p.v_scales_page, p.v_scales_head, 0) + v_scale_offset(in_page, block, p.v_scales_token);
+    u8* k_data = place(p.k_data, p.k_data_page, p.k_data_head, p.k_data_token) + K_BYTES * block;
+    u8* v_data = place(p.v_data, p.v_data_page, p.v_data_head, p.v_data_token) + V_BYTES * block;
+    return requantise<K_FORMAT, BF16>(k_row, p.k_scale, k_data, k_scale) + requantise<V_FORMAT, BF16>(v_row, p.v_scale, v_data, v_scale);
 }

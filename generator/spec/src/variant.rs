@@ -102,7 +102,7 @@ pub struct DecodeVariant {
 pub struct AppendVariant {
     /// Threads a block.
     pub threads: u32,
-    /// 16-element blocks a thread requantises.
+    /// 16-element blocks, of both K and V, that a thread requantises.
     pub blocks_per_thread: u32,
 }
 

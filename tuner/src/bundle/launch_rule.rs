@@ -14,7 +14,7 @@ pub struct LaunchRule {
     pub shared_bytes: u32,
     /// Blocks that share the query rows of one KV head.
     pub row_tiles: u32,
-    /// Append: 16-element blocks that one thread block requantises. 0 for decode.
+    /// Append: 16-element blocks, of both K and V, that one thread block requantises. 0 for decode.
     pub items_per_block: u32,
     /// Decode: workspace of one split of one row tile of one KV head of one request, bytes. 0 for append.
     pub split_state_bytes: u64,
@@ -36,7 +36,7 @@ const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_
      ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
      context of any launch; min_split_tokens is 1 and taper 0";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
-     rows, K and V, are dealt out in order; the grid's second dimension is the head.";
+     rows, those of K and of V together, are dealt out in order; the grid's second dimension is the head.";
 
 impl LaunchRule {
     /// The rule of `variant` of `problem`.
@@ -64,7 +64,7 @@ impl LaunchRule {
                 ..constants
             },
             Variant::Append(v) => {
-                let items = 2 * problem.head_dim() / 16;
+                let items = problem.head_dim() / 16;
                 let blocks = format!("max(1, ceil(tokens * {items} / items_per_block))");
                 Self {
                     items_per_block: v.threads * v.blocks_per_thread,
@@ -119,7 +119,7 @@ mod tests {
                 ([kv_heads * rule.row_tiles, batch, max_splits], workspace)
             }
             Shape::Append { tokens, kv_heads } => {
-                let items = tokens * 2 * problem.head_dim() / 16;
+                let items = tokens * problem.head_dim() / 16;
                 ([items.div_ceil(rule.items_per_block).max(1), kv_heads, 1], 0)
             }
         }

@@ -66,12 +66,7 @@ fn quantities(problem: &Problem, shape: &Shape) -> Vec<Quantity> {
             let bytes = tokens * heads * (row + 4 * dim);
             vec![
                 ("the grid's y, the KV heads,", heads, GRID_YZ, "--kv-heads"),
-                (
-                    "the grid's x, blocks of 16 elements,",
-                    tokens * 2 * dim / BLOCK,
-                    GRID_X,
-                    "--batch (--tokens of a query)",
-                ),
+                ("the grid's x, blocks of 16 elements,", tokens * dim / BLOCK, GRID_X, "--batch (--tokens of a query)"),
                 ("the size of old and new rows in bytes", bytes, BYTES, "--batch (--tokens of a query) or --kv-heads"),
             ]
         }

@@ -116,7 +116,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
     // The append.
     in_batch("codes rounded down", Append, "stages/requant.cuh", ["fmaf(q, 2.0f, ROUND)", "fmaf(q, 2.0f, -0.4f) + ROUND"]),
-    in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["row.non_finite += special;", ""]),
+    in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["non_finite += special;", ""]),
     in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
     in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["if (slot < 0) return 0;", ""]),
