@@ -6,13 +6,14 @@ mod table;
 use super::{Done, NOTHING, print, print_json};
 use crate::bundle::{self, Kernel, Manifest, Selection};
 use crate::folder::failed;
+use crate::pipeline::compile::reason;
 use crate::pipeline::limits;
 use crate::pipeline::target::{DEVICE, Machine};
 use crate::pipeline::timing::LIMITS;
 use crate::worker::{CandidateKernel, GpuWorker, MeasureRequest};
 use anyhow::{Context, bail};
 use nvkv_generator::{Preset, problems, shapes};
-use nvkv_spec::{GpuEnvironment, KernelId, Operation, Outcome, Problem, Shape, SplitPolicy};
+use nvkv_spec::{GpuEnvironment, KernelId, Operation, Problem, Shape, SplitPolicy};
 use peer::Peers;
 use serde::Serialize;
 use std::fs;
@@ -31,6 +32,9 @@ pub struct Args {
     /// Only these operations: decode, fused, append
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::args::named::<Operation>)]
     op: Vec<Operation>,
+    /// Only rows whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
     /// Calls timed at each shape
     #[arg(long, value_name = "N", value_parser = super::args::size, default_value = "41")]
     samples: u32,
@@ -98,8 +102,12 @@ pub fn run(args: &Args) -> Done {
     let operations = if args.op.is_empty() { Operation::ALL } else { &args.op };
     for problem in problems(Preset::Standard, operations) {
         for shape in shapes(&problem, Preset::Standard) {
+            let name = format!("{} at {}", problem.key(), shape.key());
+            if !name.contains(&args.only) {
+                continue;
+            }
             let Some((selection, kernel)) = selected(&manifest, &problem, &shape) else {
-                bench.missing.push(format!("{} at {}", problem.key(), shape.key()));
+                bench.missing.push(name);
                 continue;
             };
             limits::check(&[(problem, vec![shape])])?;
@@ -115,7 +123,7 @@ pub fn run(args: &Args) -> Done {
             });
             match measured.and_then(|samples| samples) {
                 Ok(samples) => bench.rows.extend(row(selection, kernel, samples, &peers)),
-                Err(outcome) => bench.failed.push(said(&problem, &shape, &outcome)),
+                Err(outcome) => bench.failed.push(format!("{name}: {}", reason(&outcome))),
             }
         }
     }
@@ -171,8 +179,4 @@ fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers
         samples,
         peers: peers.iter().filter_map(|p| Some((p.name().to_string(), p.us(&problem, &shape)?))).collect(),
     })
-}
-
-fn said(problem: &Problem, shape: &Shape, outcome: &Outcome) -> String {
-    format!("{} at {}: {}", problem.key(), shape.key(), crate::pipeline::compile::reason(outcome))
 }
