@@ -8,6 +8,7 @@ use crate::worker::VerifyReport;
 use nvkv_emulator::{Memory, Module, Stats};
 use nvkv_spec::abi::DevicePtr;
 use nvkv_spec::{Outcome, Stage, Variant};
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,14 @@ pub struct Work {
     pub stats: Stats,
     /// How long they took, without preparing memory and comparing results.
     pub time: Duration,
+    /// CPU time of the process in that time, which other work on the machine hardly touches.
+    pub cpu: Duration,
+}
+
+/// CPU time of this process so far, of all its threads.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Runs kernel `symbol` of `ptx` over the cases of `prepared` in the emulator. It rounds as the PTX's own `.target`.
@@ -90,13 +99,14 @@ impl Executor for Emulated<'_> {
         let Geometry { grid, threads, shared_bytes } = geometry;
         let (block, target) = ([threads, 1, 1], self.module.target());
         let (module, symbol, params) = (self.module, self.symbol, params.bytes());
-        let start = Instant::now();
+        let (start, start_cpu) = (Instant::now(), cpu_time());
         let stats =
             nvkv_emulator::launch(module, symbol, grid, block, shared_bytes, &params, &mut self.memory, target)?;
         let mut work = self.work.borrow_mut();
         work.launches += 1;
         work.stats += stats;
         work.time += start.elapsed();
+        work.cpu += cpu_time().saturating_sub(start_cpu);
         Ok(())
     }
 }

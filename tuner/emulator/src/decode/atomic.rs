@@ -90,12 +90,12 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
     context.expect(first + 1 + operands + form.hint)?;
     let class = if bytes == 8 { Class::Double } else { Class::Word };
     let old = match returns {
-        true => Some(context.target_of(&context.operand(0)?, class)?),
+        true => Some(context.target_of(context.operand(0)?, class)?),
         false => None,
     };
     let address = context.address(first)?;
-    let a = context.value(&context.operand(first + 1)?, class)?;
-    let b = if operands == 2 { context.value(&context.operand(first + 2)?, class)? } else { a };
+    let a = context.value(context.operand(first + 1)?, class)?;
+    let b = if operands == 2 { context.value(context.operand(first + 2)?, class)? } else { a };
     let (space, releases) = (form.space, form.releases);
     Ok(Some(Op::Machine(Box::new(move |machine: &mut Machine, lanes: Lanes| {
         if releases {

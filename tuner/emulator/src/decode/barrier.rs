@@ -40,12 +40,12 @@ fn reduction(context: &mut Context, operation: &str, kind: &str) -> Decoded {
     let last = context.instruction.operands.len().saturating_sub(1);
     context.expect(last.clamp(2, 3) + 1)?;
     let d = context.operand(0)?;
-    let d = context.target_of(&d, class)?;
+    let d = context.target_of(d, class)?;
     let number = context.source::<u32>(1)?;
     let threads = if last == 3 { Some(context.source::<u32>(2)?) } else { None };
     let (vote, negated) = match context.operand(last)? {
-        Operand::Not(vote) => (context.value(&vote, bool::CLASS)?, true),
-        vote => (context.value(&vote, bool::CLASS)?, false),
+        Operand::Not(vote) => (context.value(vote, bool::CLASS)?, true),
+        vote => (context.value(vote, bool::CLASS)?, false),
     };
     let reduction = Some(Reduction { d, vote, negated, decide });
     Ok(Some(Op::Barrier(Barrier { number, threads, waits: true, reduction })))

@@ -127,11 +127,11 @@ fn copy(context: &mut Context, cache: &str, form: &[&str]) -> Decoded {
 /// The fourth operand: a number of bytes, or (a predicate) whether the source is ignored.
 fn source_bytes(context: &mut Context) -> super::context::Result<(super::Register, bool)> {
     let operand = context.operand(3)?;
-    if let Operand::Name(name) = &operand
+    if let Operand::Name(name) = operand
         && let Some(register) = context.names.register(name)
         && register.class == crate::exec::Class::Predicate
     {
-        return Ok((context.value(&operand, register.class)?, true));
+        return Ok((context.value(operand, register.class)?, true));
     }
     Ok((context.source::<u32>(3)?, false))
 }

@@ -86,10 +86,8 @@ fn predicate(context: &mut Context, comparison: &str, rest: &[&str]) -> Decoded 
     let (Some(test), [kind]) = (test(comparison), rest) else { return Ok(None) };
     context.expect(3 + usize::from(joined.is_some()))?;
     let (p, q) = match context.operand(0)? {
-        Operand::Pair(p, q) => {
-            (context.target_of(&p, Class::Predicate)?, Some(context.target_of(&q, Class::Predicate)?))
-        }
-        single => (context.target_of(&single, Class::Predicate)?, None),
+        Operand::Pair(p, q) => (context.target_of(p, Class::Predicate)?, Some(context.target_of(q, Class::Predicate)?)),
+        single => (context.target_of(single, Class::Predicate)?, None),
     };
     let Some(compare) = compare(context, kind, flushes)? else { return Ok(None) };
     let joined = joined_predicate(context, joined)?;
@@ -132,10 +130,10 @@ struct Joined(Option<(Join, Register, bool)>);
 fn joined_predicate(context: &mut Context, join: Option<Join>) -> super::context::Result<Joined> {
     let Some(join) = join else { return Ok(Joined(None)) };
     let (operand, negated) = match context.operand(3)? {
-        Operand::Not(operand) => (*operand, true),
+        Operand::Not(operand) => (&**operand, true),
         operand => (operand, false),
     };
-    Ok(Joined(Some((join, context.value(&operand, Class::Predicate)?, negated))))
+    Ok(Joined(Some((join, context.value(operand, Class::Predicate)?, negated))))
 }
 
 impl Joined {

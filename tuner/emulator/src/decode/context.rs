@@ -28,7 +28,7 @@ pub(super) struct Context<'a> {
     pub mentions: Mentions,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     pub fn error<T>(&self, problem: impl Into<String>) -> Result<T> {
         let Instruction { line, opcode, .. } = self.instruction;
         Err(EmulationError::Operand { line: *line, opcode: opcode.clone(), problem: problem.into() })
@@ -42,11 +42,9 @@ impl Context<'_> {
         }
     }
 
-    pub fn operand(&self, index: usize) -> Result<Operand> {
-        let Some(operand) = self.instruction.operands.get(index) else {
-            return self.error(format!("operand {} is missing", index + 1));
-        };
-        Ok(operand.clone())
+    pub fn operand(&self, index: usize) -> Result<&'a Operand> {
+        let missing = || self.error(format!("operand {} is missing", index + 1));
+        self.instruction.operands.get(index).map_or_else(missing, Ok)
     }
 
     fn note(&mut self, register: Register) -> Register {
@@ -68,7 +66,7 @@ impl Context<'_> {
     /// Operand `index`, read as `T`.
     pub fn source<T: Lane>(&mut self, index: usize) -> Result<Register> {
         let operand = self.operand(index)?;
-        self.value(&operand, T::CLASS)
+        self.value(operand, T::CLASS)
     }
 
     /// A register, an immediate or the address of a variable, in a register of `class`.
@@ -101,7 +99,7 @@ impl Context<'_> {
     /// Whether operand `index` is a 64-bit register.
     pub fn is_double(&mut self, index: usize) -> Result<bool> {
         let Operand::Name(name) = self.operand(index)? else { return Ok(false) };
-        Ok(self.names.register(&name).is_some_and(|register| register.class == Class::Double))
+        Ok(self.names.register(name).is_some_and(|register| register.class == Class::Double))
     }
 
     fn variable(&self, name: &str) -> Result<u64> {
@@ -115,7 +113,7 @@ impl Context<'_> {
     /// Operand `index`, written as `T`.
     pub fn destination<T: Lane>(&mut self, index: usize) -> Result<Register> {
         let operand = self.operand(index)?;
-        self.target_of(&operand, T::CLASS)
+        self.target_of(operand, T::CLASS)
     }
 
     /// A register of `class` to write to; `_` is one that nobody reads.
@@ -138,10 +136,10 @@ impl Context<'_> {
     }
 
     /// The parts of a vector, or the one operand itself.
-    pub fn parts(&self, index: usize) -> Result<Vec<Operand>> {
+    pub fn parts(&self, index: usize) -> Result<&'a [Operand]> {
         Ok(match self.operand(index)? {
             Operand::Vector(parts) => parts,
-            single => vec![single],
+            single => std::slice::from_ref(single),
         })
     }
 
@@ -159,14 +157,14 @@ impl Context<'_> {
         let Operand::Address { base, offset } = self.operand(index)? else {
             return self.error(format!("operand {} is no address", index + 1));
         };
-        let base = self.any(&base, Class::Double)?;
-        Ok(Address { base, offset })
+        let base = self.any(base, Class::Double)?;
+        Ok(Address { base, offset: *offset })
     }
 
     /// An integer that is written in the instruction.
     pub fn immediate(&self, index: usize) -> Result<u32> {
         match self.operand(index)? {
-            Operand::Integer(value) if u32::try_from(value).is_ok() => Ok(value as u32),
+            &Operand::Integer(value) if u32::try_from(value).is_ok() => Ok(value as u32),
             other => self.error(format!("operand {} must be a small integer, not {other:?}", index + 1)),
         }
     }

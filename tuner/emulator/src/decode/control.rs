@@ -75,8 +75,8 @@ fn shuffle(context: &mut Context, mode: &str) -> Decoded {
     };
     context.expect(5)?;
     let (d, p) = match context.operand(0)? {
-        Operand::Pair(d, p) => (context.target_of(&d, u32::CLASS)?, Some(context.target_of(&p, bool::CLASS)?)),
-        single => (context.target_of(&single, u32::CLASS)?, None),
+        Operand::Pair(d, p) => (context.target_of(d, u32::CLASS)?, Some(context.target_of(p, bool::CLASS)?)),
+        single => (context.target_of(single, u32::CLASS)?, None),
     };
     let (a, b) = (context.source::<u32>(1)?.slot, context.source::<u32>(2)?.slot);
     let (c, members) = (context.source::<u32>(3)?.slot, context.source::<u32>(4)?);
@@ -101,10 +101,10 @@ fn shuffle(context: &mut Context, mode: &str) -> Decoded {
 fn vote(context: &mut Context, mode: &str, kind: &str) -> Decoded {
     context.expect(3)?;
     let (operand, negated) = match context.operand(1)? {
-        Operand::Not(operand) => (*operand, true),
+        Operand::Not(operand) => (&**operand, true),
         operand => (operand, false),
     };
-    let (a, members) = (context.value(&operand, bool::CLASS)?.slot, context.source::<u32>(2)?);
+    let (a, members) = (context.value(operand, bool::CLASS)?.slot, context.source::<u32>(2)?);
     let votes = move |registers: &Registers, lanes: Lanes| {
         let row = registers.predicates[a.0 as usize];
         lanes & if negated { !row } else { row }

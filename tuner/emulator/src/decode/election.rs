@@ -72,8 +72,8 @@ fn match_all<T: Lane + PartialEq + 'static>(context: &mut Context) -> Decoded {
 /// `d|p` or `d`.
 fn pair(context: &mut Context) -> super::context::Result<(super::Register, Option<super::Register>)> {
     Ok(match context.operand(0)? {
-        Operand::Pair(d, p) => (context.target_of(&d, Class::Word)?, Some(context.target_of(&p, Class::Predicate)?)),
-        single => (context.target_of(&single, Class::Word)?, None),
+        Operand::Pair(d, p) => (context.target_of(d, Class::Word)?, Some(context.target_of(p, Class::Predicate)?)),
+        single => (context.target_of(single, Class::Word)?, None),
     })
 }
 

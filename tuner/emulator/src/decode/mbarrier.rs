@@ -130,7 +130,7 @@ fn wait(context: &mut Context, generic: bool, parity: bool) -> Decoded {
     let at = place(context, 1, generic)?;
     let class = if parity { u32::CLASS } else { u64::CLASS };
     let operand = context.operand(2)?;
-    let phase: Register = context.value(&operand, class)?;
+    let phase: Register = context.value(operand, class)?;
     Ok(Some(Op::Machine(Box::new(move |machine: &mut Machine, lanes: Lanes| {
         let mut all = true;
         for lane in lanes_of(lanes) {

@@ -124,7 +124,7 @@ fn elements(context: &mut Context, index: usize, kind: &Kind) -> Result<Vec<Regi
     }
     let class = if kind.width == 8 { Class::Double } else { Class::Word };
     let mut registers = Vec::new();
-    for part in &parts {
+    for part in parts {
         let register = context.any(part, class)?;
         if register.class == Class::Predicate || kind.width == 8 && register.class != Class::Double {
             return context.error(format!("{part:?} is narrower than an element"));

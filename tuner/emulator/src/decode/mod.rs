@@ -45,7 +45,7 @@ use crate::memory::SHARED_BASE;
 use crate::read::{Guard, Instruction, Kernel, Operand, Statement, Variable, VariableSpace};
 use context::{Context, Decoded, Result};
 use names::Names;
-use sharing::{Mentions, Placement};
+use sharing::Mentions;
 use std::collections::{HashMap, HashSet};
 
 /// Every family, in the order in which they are asked.
@@ -90,7 +90,7 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
     // Where registers are read and written says where they may lie: a first decoding is for that alone.
     let draft = Builder::run(kernel, target, &labels, names.clone())?;
     let flow = flow(&draft.steps);
-    names.place(Placement::new(&flow, &draft.mentions, draft.names.sizes()));
+    names.place(draft.names.placement(&flow, &draft.mentions));
     let Builder { mut steps, names, .. } = Builder::run(kernel, target, &labels, names)?;
     set_meeting_points(&mut steps, &flow);
     keep_accumulators(&mut steps);

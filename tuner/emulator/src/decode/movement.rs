@@ -36,8 +36,8 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
 fn move_words(context: &mut Context) -> Decoded {
     context.expect(2)?;
     match (context.operand(0)?, context.operand(1)?) {
-        (Operand::Vector(parts), _) => unpack::<u32>(context, &parts),
-        (_, Operand::Vector(parts)) => pack::<u32>(context, &parts),
+        (Operand::Vector(parts), _) => unpack::<u32>(context, parts),
+        (_, Operand::Vector(parts)) => pack::<u32>(context, parts),
         _ => map1(context, |a: u32| a),
     }
 }
@@ -45,8 +45,8 @@ fn move_words(context: &mut Context) -> Decoded {
 fn move_doubles(context: &mut Context) -> Decoded {
     context.expect(2)?;
     match (context.operand(0)?, context.operand(1)?) {
-        (Operand::Vector(parts), _) => unpack::<u64>(context, &parts),
-        (_, Operand::Vector(parts)) => pack::<u64>(context, &parts),
+        (Operand::Vector(parts), _) => unpack::<u64>(context, parts),
+        (_, Operand::Vector(parts)) => pack::<u64>(context, parts),
         _ => map1(context, |a: u64| a),
     }
 }

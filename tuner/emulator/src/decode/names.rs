@@ -1,7 +1,8 @@
 //! What the names in a kernel stand for: registers in their scopes, variables, special registers, immediates.
 
-use super::sharing::Placement;
+use super::sharing::{Mentions, Placement};
 use crate::exec::{Class, Slot, Special};
+use crate::flow::Flow;
 use crate::read::VariableSpace;
 use std::collections::HashMap;
 
@@ -29,6 +30,8 @@ pub(crate) struct Names {
     specials: HashMap<Special, Slot>,
     variables: HashMap<String, (VariableSpace, u64)>,
     flag: Option<Slot>,
+    /// Registers of no declaration, which keep their rows from the first instruction to the last.
+    lasting: Vec<Register>,
     placement: Option<Placement>,
 }
 
@@ -51,6 +54,7 @@ impl Names {
             specials: HashMap::new(),
             variables: HashMap::new(),
             flag: None,
+            lasting: Vec::new(),
             placement: None,
         }
     }
@@ -69,6 +73,13 @@ impl Names {
         let first = *size;
         *size += count;
         Slot(first)
+    }
+
+    /// A new register that no declaration names.
+    fn lasting(&mut self, class: Class) -> Slot {
+        let slot = self.fresh(class, 1);
+        self.lasting.push(Register { class, slot });
+        slot
     }
 
     /// Declares `name`, or `name0` and so on where there is a count, in the innermost scope. `None` where the
@@ -109,15 +120,15 @@ impl Names {
         let special = Special::named(name)?;
         let slot = match self.specials.get(&special) {
             Some(&slot) => slot,
-            None => self.fresh(Class::Word, 1),
+            None => self.lasting(Class::Word),
         };
         self.specials.insert(special, slot);
         Some(Register { class: Class::Word, slot })
     }
 
-    /// Registers of each class so far.
-    pub fn sizes(&self) -> &HashMap<Class, u32> {
-        &self.sizes
+    /// Where the registers numbered so far lie, that `mentions` says how `code` uses.
+    pub fn placement(&self, code: &[Flow], mentions: &[Mentions]) -> Placement {
+        Placement::new(code, mentions, &self.sizes, &self.lasting)
     }
 
     /// Places the registers that will be numbered.
@@ -134,7 +145,7 @@ impl Names {
     pub fn constant(&mut self, class: Class, bits: u64) -> Register {
         let slot = match self.constants.get(&(class, bits)) {
             Some(&slot) => slot,
-            None => self.fresh(class, 1),
+            None => self.lasting(class),
         };
         self.constants.insert((class, bits), slot);
         self.placed(Register { class, slot })
@@ -144,7 +155,7 @@ impl Names {
     pub fn flag(&mut self) -> Register {
         let slot = match self.flag {
             Some(slot) => slot,
-            None => self.fresh(Class::Predicate, 1),
+            None => self.lasting(Class::Predicate),
         };
         self.flag = Some(slot);
         self.placed(Register { class: Class::Predicate, slot })
@@ -152,7 +163,7 @@ impl Names {
 
     /// A register that nobody reads, for `_`.
     pub fn sink(&mut self, class: Class) -> Register {
-        let slot = self.fresh(class, 1);
+        let slot = self.lasting(class);
         self.placed(Register { class, slot })
     }
 

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::ops::Range;
 
-/// What an instruction does with the registers that it names. Those that no instruction names share with nobody.
+/// What an instruction does with the registers that it names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mentions {
     /// Read, or written in part only.
@@ -36,15 +36,20 @@ pub(super) struct Placement {
 /// First and last instruction at which a register is alive or named.
 type Span = (usize, usize);
 
+/// Of a register that no instruction names.
+const NOWHERE: Span = (usize::MAX, 0);
+
 impl Placement {
-    /// Places `sizes` registers of each class, that `mentions` says how `code` uses.
-    pub fn new(code: &[Flow], mentions: &[Mentions], sizes: &HashMap<Class, u32>) -> Self {
+    /// Places `sizes` registers of each class, that `mentions` says how `code` uses. The `lasting` ones share with
+    /// nobody; what else no instruction names has no place: NVRTC declares twice the registers that it uses.
+    pub fn new(code: &[Flow], mentions: &[Mentions], sizes: &HashMap<Class, u32>, lasting: &[Register]) -> Self {
         let numbers = Numbers::new(sizes);
-        let spans = spans(code, mentions, &numbers);
+        let mut spans = spans(code, mentions, &numbers);
+        lasting.iter().for_each(|&register| spans[numbers.of(register)] = (0, code.len()));
         let mut placement = Self { slots: vec![Slot(0); numbers.count], numbers, sizes: HashMap::new() };
         for (&class, &size) in sizes {
             let first = placement.numbers.first[&class];
-            let mut all: Vec<_> = (first..first + size as usize).collect();
+            let mut all: Vec<_> = (first..first + size as usize).filter(|&number| spans[number] != NOWHERE).collect();
             all.sort_by_key(|&number| (spans[number].0, number));
             let rows = placement.scan(&all, &spans);
             placement.sizes.insert(class, rows);
@@ -78,7 +83,6 @@ impl Placement {
 }
 
 fn spans(code: &[Flow], mentions: &[Mentions], numbers: &Numbers) -> Vec<Span> {
-    const NOWHERE: Span = (usize::MAX, 0);
     let mut spans = vec![NOWHERE; numbers.count];
     let mut extend = |number: usize, at: usize| {
         let (first, last) = &mut spans[number];
@@ -94,8 +98,6 @@ fn spans(code: &[Flow], mentions: &[Mentions], numbers: &Numbers) -> Vec<Span> {
         alive.iter().for_each(|number| extend(number, range.start));
         alive_after.iter().for_each(|number| extend(number, range.end - 1));
     }
-    // What no instruction names is an operand of none, but may be used all the same: the carry flag, constants.
-    spans.iter_mut().filter(|span| **span == NOWHERE).for_each(|span| *span = (0, code.len()));
     spans
 }
 
@@ -227,7 +229,7 @@ mod tests {
             .iter()
             .map(|(writes, reads)| Mentions { reads: all(reads), writes: all(writes), keeps: false })
             .collect();
-        Placement::new(code, &mentions, &HashMap::from([(Class::Word, 4)]))
+        Placement::new(code, &mentions, &HashMap::from([(Class::Word, 6)]), &[word(4)])
     }
 
     #[test]
@@ -237,7 +239,7 @@ mod tests {
         assert_ne!(placed.of(word(0)), placed.of(word(1)), "named by the same instruction");
         assert_eq!(placed.of(word(0)), placed.of(word(2)));
         assert_eq!(placed.of(word(1)), placed.of(word(3)));
-        assert_eq!(placed.sizes[&Class::Word], 2);
+        assert_eq!(placed.sizes[&Class::Word], 3, "two, and the lasting one");
     }
 
     #[test]
@@ -257,7 +259,8 @@ mod tests {
         let code = [Flow::Next, Flow::Fork(3), Flow::Next, Flow::Next];
         let placed = place(&code, &[(&[0], &[]), (&[], &[0]), (&[1], &[]), (&[2], &[1])]);
         assert_ne!(placed.of(word(0)), placed.of(word(1)));
-        // w3 is never named.
-        assert!((0..3).all(|other| placed.of(word(3)) != placed.of(word(other))));
+        // w4 lasts, though no instruction names it; w3 and w5 have no row.
+        assert!((0..3).all(|other| placed.of(word(4)) != placed.of(word(other))));
+        assert_eq!(placed.sizes[&Class::Word], 3);
     }
 }

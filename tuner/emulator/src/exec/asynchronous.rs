@@ -29,7 +29,9 @@ impl Copies {
     pub fn arrived(&mut self, lanes: Lanes, left: u32) -> Vec<ThreadCopy> {
         let committed = self.committed;
         let due = |&mut (lane, group, _): &mut _| lanes >> lane & 1 == 1 && group + left < committed[lane as usize];
-        self.pending.extract_if(.., due).map(|(.., copy)| copy).collect()
+        let mut arrived = Vec::with_capacity(self.pending.len());
+        arrived.extend(self.pending.extract_if(.., due).map(|(.., copy)| copy));
+        arrived
     }
 
     /// Takes out all copies of a lane.

@@ -90,9 +90,20 @@ impl Clocks {
     /// Whether nothing orders an `earlier` access and one of a warp `now`.
     #[inline(always)]
     pub fn races(&self, earlier: Stamp, now: Stamp) -> bool {
-        if earlier.agent() == Stamp::SET {
-            return self.sets.members(earlier).iter().any(|&member| self.races(member, now));
+        match earlier.agent() {
+            Stamp::SET => self.races_with_one_of(earlier, now),
+            _ => self.races_alone(earlier, now),
         }
+    }
+
+    #[inline(never)]
+    fn races_with_one_of(&self, set: Stamp, now: Stamp) -> bool {
+        self.sets.members(set).iter().any(|&member| self.races_alone(member, now))
+    }
+
+    /// The same for an access of one agent.
+    #[inline(always)]
+    fn races_alone(&self, earlier: Stamp, now: Stamp) -> bool {
         earlier.time() > self.views[now.agent()].seen[earlier.agent()] && !earlier.same_thread(now)
     }
 

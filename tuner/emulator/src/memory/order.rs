@@ -39,6 +39,7 @@ impl Marks {
     }
 
     /// A block reads a word.
+    #[inline(always)]
     pub fn read(&self, word: usize, address: u64, view: &BlockView) -> Result<(), FaultKind> {
         let writer = self.writers[word].load(Ordering::Relaxed);
         if view.races(writer) {
