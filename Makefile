@@ -1,16 +1,21 @@
 # make tune       set-up, build, tune for the GPU that is here (or sm_100), print the table
 # make test       set-up, every test that needs no GPU, formatting, lints
 # make test-gpu   the tests that need a GPU; without one they fail
+# make wheel      the Python wheel, into target/wheels
 # make toolchain  only the pinned CUDA compiler, into .toolchain/
 
 NVRTC     := nvidia-cuda-nvrtc==13.0.*
 TOOLCHAIN := .toolchain/nvrtc-13.0.stamp
 TUNE      := target/release/nvkv-tune
+PYTHON    := target/python
+MATURIN   := $(PYTHON)/maturin.stamp
+PIP_QUIET := --quiet --disable-pip-version-check --root-user-action=ignore
+MATURIN_BUILD = PYTHONPATH=$(PYTHON)/maturin python3 -m maturin build --quiet --manifest-path db/python/Cargo.toml
 # One GPU that the driver lists is enough for --arch native; ARCH=sm_90 names another target.
 ARCH      ?= $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo native || echo sm_100)
 ARGS      ?=
 
-.PHONY: tune build test test-gpu toolchain fmt-check clean
+.PHONY: tune build test test-python test-gpu wheel toolchain fmt-check clean
 
 tune: toolchain build
 	$(TUNE) --arch $(ARCH) $(ARGS)
@@ -21,9 +26,25 @@ build:
 test: toolchain fmt-check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace
+	$(MAKE) test-python
+
+# The wheel as pip installs it, on a bundle of made-up kernels.
+test-python: $(MATURIN)
+	$(MATURIN_BUILD) --profile dev --out $(PYTHON)/wheels
+	python3 -m pip install $(PIP_QUIET) --no-deps --upgrade --target $(PYTHON)/site $(PYTHON)/wheels/nvkv-*.whl
+	cargo run --quiet -p nvkv-runtime --features fixture --example fixture -- $(PYTHON)/bundle
+	NVKV_TEST_BUNDLE=$(PYTHON)/bundle PYTHONPATH=$(PYTHON)/site python3 -m unittest discover -s db/python/tests
+
+wheel: $(MATURIN)
+	$(MATURIN_BUILD) --release --out target/wheels
 
 test-gpu: toolchain
 	cargo test --workspace --features nvkv-tuner/gpu-tests
+
+$(MATURIN):
+	rm -rf $(PYTHON)/maturin
+	python3 -m pip install $(PIP_QUIET) --only-binary :all: --target $(PYTHON)/maturin 'maturin==1.16.*'
+	touch $@
 
 toolchain: $(TOOLCHAIN)
 
@@ -32,7 +53,7 @@ $(TOOLCHAIN):
 	@python3 -m pip --version >/dev/null 2>&1 || \
 	  { echo "make toolchain needs python3 with pip: install them, or set NVKV_NVRTC to a folder with libnvrtc.so.13" >&2; exit 1; }
 	rm -rf .toolchain && mkdir .toolchain
-	python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+	python3 -m pip install $(PIP_QUIET) --no-deps --only-binary :all: \
 	  --target .toolchain '$(NVRTC)'
 	touch $@
 

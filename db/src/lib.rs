@@ -34,5 +34,5 @@ pub use error::DbError;
 pub use model::{
     Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialKey, TrialRecord,
 };
-pub use query::{Answer, Query, distance};
+pub use query::{Answer, Query};
 pub use winners::{DefaultTimes, Emulated, PredictedWinner, Times, Winner, WinnerFilter};

@@ -3,10 +3,8 @@
 use crate::{Db, DbError, EnvironmentKey, PredictedWinner, TrialId, Winner, WinnerFilter};
 use nvkv_spec::{Problem, Shape, Target};
 use serde::Serialize;
-use serde_json::Value;
 use sqlx::types::Json;
 use std::collections::HashMap;
-use std::mem::discriminant;
 
 /// What is looked up.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +33,7 @@ pub enum Answer {
     Bucket {
         /// The winner at the shape it was timed at, `winner.shape`.
         winner: Winner,
-        /// How far that shape is, see [`distance`].
+        /// How far that shape is, see [`Shape::distance`].
         distance: f64,
     },
     /// Compiled only; the order is a model's.
@@ -52,19 +50,6 @@ pub enum Answer {
         /// The tuned or compiled problem of this target and kind (attention, or append) that differs in the fewest fields.
         nearest: Option<Problem>,
     },
-}
-
-/// Distance of two shapes of one operation: the sum over their sizes (batch, context, KV heads;
-/// or tokens, KV heads) of `|log2(a / b)|`. A doubling of one size is 1, and so is another distribution of lengths; none
-/// between operations.
-pub fn distance(a: &Shape, b: &Shape) -> Option<f64> {
-    let sizes = |s: &Shape| match *s {
-        Shape::Decode { batch, context, kv_heads, lengths } => vec![batch, context, kv_heads, 1 + lengths as u32],
-        Shape::Append { tokens, kv_heads } => vec![tokens, kv_heads],
-    };
-    let (a, b) = (sizes(a), sizes(b));
-    let log2 = |size: u32| f64::from(size.max(1)).log2();
-    (a.len() == b.len()).then(|| a.into_iter().zip(b).map(|(a, b)| (log2(a) - log2(b)).abs()).sum())
 }
 
 impl Db {
@@ -91,9 +76,8 @@ impl Db {
     /// Why `query` has no answer.
     fn miss(&self, query: &Query) -> Result<Answer, DbError> {
         let recorded = self.recorded(query.target)?;
-        // An append says nothing about attention, nor the other way round.
-        let related = recorded.keys().filter(|p| discriminant(*p) == discriminant(&query.problem));
-        let nearest = related.min_by_key(|p| (differences(p, &query.problem), p.key())).copied();
+        let related = recorded.keys().filter_map(|p| Some((p.differences(&query.problem)?, p.key(), *p)));
+        let nearest = related.min().map(|(.., problem)| problem);
         let why = match (recorded.get(&query.problem), nearest) {
             (Some(outcomes), _) => {
                 let place = if query.environment.is_some() { " on this GPU and driver" } else { "" };
@@ -143,18 +127,8 @@ impl Db {
 
 /// The winner whose shape is nearest to `shape`, with its distance.
 fn nearest<W>(winners: Vec<W>, of: impl Fn(&W) -> (Shape, TrialId), shape: &Shape) -> Option<(f64, W)> {
-    winners.into_iter().filter_map(|w| Some((distance(&of(&w).0, shape)?, w))).min_by(|(a, v), (b, w)| {
+    winners.into_iter().filter_map(|w| Some((of(&w).0.distance(shape)?, w))).min_by(|(a, v), (b, w)| {
         let ((v_shape, v_trial), (w_shape, w_trial)) = (of(v), of(w));
         a.total_cmp(b).then(v_shape.cmp(&w_shape)).then(w_trial.cmp(&v_trial))
     })
-}
-
-/// In how many of its fields `asked` differs from `other`, the operation among them.
-fn differences(other: &Problem, asked: &Problem) -> usize {
-    match (serde_json::to_value(asked), serde_json::to_value(other)) {
-        (Ok(Value::Object(asked)), Ok(Value::Object(other))) => {
-            asked.iter().filter(|(name, value)| other.get(*name) != Some(value)).count()
-        }
-        _ => usize::MAX,
-    }
 }

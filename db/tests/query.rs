@@ -4,7 +4,7 @@
 mod common;
 
 use common::{append, decode, failed, gpu, kernel, place, predicted, run, shape, timed, tuning, variant};
-use nvkv_db::{Answer, Db, EnvironmentKey, Query, TrialRecord, distance};
+use nvkv_db::{Answer, Db, EnvironmentKey, Query, TrialRecord};
 use nvkv_spec::{Outcome, Problem, Shape, Target};
 
 fn ask(shape: Shape) -> Query {
@@ -123,13 +123,4 @@ fn a_miss_says_what_exists() {
     let elsewhere = Some(EnvironmentKey::from(&gpu("GPU-1", "590.0")));
     let (why, _) = miss(&db, &Query { environment: elsewhere, problem: decode(64), ..ask(shape(64, 4096)) });
     assert!(why.contains("on this GPU and driver") && why.contains("1 timed on H200 (driver 580.1)"), "{why}");
-}
-
-#[test]
-fn distances_are_doublings() {
-    assert_eq!(distance(&shape(1, 1024), &shape(4, 512)), Some(3.0));
-    let tokens = |tokens| Shape::Append { tokens, kv_heads: 8 };
-    assert_eq!(distance(&tokens(8), &tokens(64)), Some(3.0));
-    assert_eq!(distance(&tokens(8), &shape(8, 8)), None);
-    assert_eq!(distance(&shape(1, 0), &shape(1, 1)), Some(0.0), "an empty cache is as good as one token");
 }

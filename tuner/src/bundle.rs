@@ -1,13 +1,10 @@
-//! Kernel bundles: what an engine takes away. `OUT/<target>/manifest.json` and a folder a kernel.
+//! Kernel bundles: what an engine takes away. The format is the runtime's; here they are written and worked out again.
 
 mod check;
 mod launch_rule;
-mod manifest;
-mod read;
 mod write;
 
 pub use check::{Problems, check};
-pub use launch_rule::LaunchRule;
-pub use manifest::{FILE_NAME, FileEntry, Files, Kernel, Manifest, Parameter, SCHEMA, Selection, Trust};
-pub use read::{Unreadable, find, read};
+pub use launch_rule::launch_rule;
+pub use nvkv_runtime::bundle::{FILE_NAME, Kernel, Manifest, Selection, Trust, Unreadable, find, read};
 pub use write::{Ingredient, Written, require_place, write};

@@ -139,6 +139,33 @@ impl Problem {
         }
     }
 
+    /// In how many fields two problems of one kind differ; none between attention and append, which say nothing about
+    /// each other.
+    pub fn differences(&self, other: &Self) -> Option<usize> {
+        let differing = |fields: &[bool]| Some(fields.iter().filter(|differs| **differs).count());
+        match (self, other) {
+            (Self::Decode(a), Self::Decode(b)) => differing(&[
+                a.kv_format != b.kv_format,
+                a.numerics != b.numerics,
+                a.head_dim != b.head_dim,
+                a.group != b.group,
+                a.q_len != b.q_len,
+                a.page_size != b.page_size,
+                a.dtype != b.dtype,
+                a.v_scale_order != b.v_scale_order,
+                a.append != b.append,
+            ]),
+            (Self::Append(a), Self::Append(b)) => differing(&[
+                a.kv_format != b.kv_format,
+                a.head_dim != b.head_dim,
+                a.page_size != b.page_size,
+                a.dtype != b.dtype,
+                a.v_scale_order != b.v_scale_order,
+            ]),
+            _ => None,
+        }
+    }
+
     /// A readable name, unique to the problem: rows, tables and kernel ids use it.
     pub fn key(&self) -> String {
         let op = self.operation();

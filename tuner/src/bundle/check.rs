@@ -4,7 +4,7 @@
 mod kernel;
 mod selection;
 
-use super::manifest::{DIGEST_NAME, FILE_NAME, Manifest, SCHEMA, digest};
+use nvkv_runtime::bundle::{FILE_NAME, Manifest, check_digest};
 use nvkv_spec::Target;
 use std::collections::HashSet;
 use std::fs;
@@ -25,7 +25,6 @@ pub fn check(folder: &Path, manifest: &Manifest) -> Problems {
 fn check_manifest(folder: &Path, manifest: &Manifest) -> Problems {
     let mut problems = Problems::new();
     let mut claim = |wrong: bool, what: String| problems.extend(wrong.then(|| format!("{FILE_NAME}: {what}")));
-    claim(!(1..=SCHEMA).contains(&manifest.schema), format!("schema {} does not exist", manifest.schema));
     claim(manifest.kernels.is_empty(), "it has no kernels".into());
     claim(manifest.selections.is_empty(), "it has no selections".into());
     for id in repeated(manifest.kernels.iter().map(|k| &k.id)) {
@@ -38,7 +37,7 @@ fn check_manifest(folder: &Path, manifest: &Manifest) -> Problems {
     if let Some(named) = named_target(folder).filter(|named| *named != target) {
         claim(true, format!("it is for {target}, in a folder named as for {named}"));
     }
-    problems.extend(check_digest(folder).err());
+    problems.extend(changed(folder).err());
     problems
 }
 
@@ -47,12 +46,10 @@ fn named_target(folder: &Path) -> Option<Target> {
     fs::canonicalize(folder).ok()?.file_name()?.to_str()?.parse().ok()
 }
 
-fn check_digest(folder: &Path) -> Result<(), String> {
-    let read = |name| fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
-    if read(DIGEST_NAME)? == digest(&read(FILE_NAME)?).into_bytes() {
-        return Ok(());
-    }
-    Err(format!("{FILE_NAME}: changed since it was written ({DIGEST_NAME} has another BLAKE3)"))
+fn changed(folder: &Path) -> Result<(), String> {
+    let path = folder.join(FILE_NAME);
+    let bytes = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    check_digest(folder, &bytes).map_err(|changed| changed.to_string())
 }
 
 /// The values that come more than once, each time after the first.

@@ -1,12 +1,14 @@
 //! Writing a bundle: the whole new folder aside, on the disk, then in the place of the old one.
 
-use super::launch_rule::LaunchRule;
-use super::manifest::{self, DIGEST_NAME, FILE_NAME, FileEntry, Files, Kernel, Manifest, SCHEMA, Selection};
+use super::launch_rule;
 use crate::folder::{self, FolderError, failed};
 use crate::pipeline::cache::{Artefact, CU, CUBIN, PTX};
 use crate::pipeline::choices::Choice;
 use nvkv_db::KernelRecord;
 use nvkv_generator::Launch;
+use nvkv_runtime::bundle::{
+    DIGEST_NAME, FILE_NAME, FileEntry, Files, Kernel, Manifest, SCHEMA, Selection, digest, numerics, parameters,
+};
 use nvkv_spec::{Evidence, KernelId, SplitPolicy, Target, Toolchain};
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -73,10 +75,9 @@ pub fn write(
         selections: choices.iter().map(selection).collect(),
     };
     let path = aside.path().join(FILE_NAME);
-    let mut text = serde_json::to_vec_pretty(&manifest).map_err(|e| failed("write", &path)(e.into()))?;
-    text.push(b'\n');
+    let text = manifest.to_json().map_err(|e| failed("write", &path)(e.into()))?;
     folder::write_synced(&path, &text)?;
-    folder::write_synced(&aside.path().join(DIGEST_NAME), manifest::digest(&text).as_bytes())?;
+    folder::write_synced(&aside.path().join(DIGEST_NAME), digest(&text).as_bytes())?;
     folder::sync(aside.path())?;
     publish(out, aside, &current)?;
     Ok(Written { folder: current, kernels: manifest.kernels.len(), bytes: bytes + text.len() as u64 })
@@ -136,14 +137,14 @@ fn kernel(bundle: &Path, ingredient: &Ingredient) -> Result<Kernel, FolderError>
     };
     let files = Files { cu: file(CU)?, ptx: file(PTX)?, cubin: file(CUBIN)? };
     folder::sync(&to)?;
-    let (parameters, parameter_bytes) = manifest::parameters(&kernel.problem);
+    let (parameters, parameter_bytes) = parameters(&kernel.problem);
     Ok(Kernel {
         symbol: id.symbol(),
         id,
         problem: kernel.problem,
         variant: kernel.variant,
-        numerics: manifest::numerics(&kernel.problem),
-        launch: LaunchRule::new(&kernel.problem, &kernel.variant),
+        numerics: numerics(&kernel.problem),
+        launch: launch_rule(&kernel.problem, &kernel.variant),
         parameters,
         parameter_bytes,
         source_hash: kernel.source_hash.clone(),
@@ -178,6 +179,7 @@ fn selection(choice: &Choice) -> Selection {
         gbps: timed.map(|w| w.gbps()),
         share_of_read_ceiling: timed.and_then(|w| w.ceiling_share()),
         default_median_us: timed.and_then(|w| w.default).map(|d| d.median_us),
+        regret: None,
         predicted_us: predicted,
     }
 }

@@ -134,6 +134,10 @@ pub struct Scope {
     /// How much to cover: quick (minutes), standard (a server's shapes), full (every axis)
     #[arg(long, value_name = "NAME", value_parser = preset, default_value = "quick")]
     pub preset: Preset,
+    /// Problems and shapes that an engine asked for, most often first, instead of the preset's and the lists': the
+    /// runtime's shape_histogram()
+    #[arg(long, value_name = "FILE")]
+    pub shapes: Option<PathBuf>,
     /// Problems and shapes
     #[command(flatten)]
     pub lists: Lists,

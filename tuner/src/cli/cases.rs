@@ -2,8 +2,11 @@
 
 use super::args::{BadArguments, Lists, Scope};
 use crate::pipeline::space::Case;
-use nvkv_generator::{Preset, problems, shapes};
+use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, problems, shapes};
+use nvkv_runtime::{Asked, HISTOGRAM_SCHEMA, Histogram};
 use nvkv_spec::{Lengths, Operation, Problem, Shape, VScaleOrder};
+use std::fs;
+use std::path::Path;
 
 /// KV heads of shapes that the command line spells.
 const KV_HEADS: u32 = 8;
@@ -22,15 +25,105 @@ impl Scope {
     /// The problems of this scope and their shapes, each once, in the preset's order.
     ///
     /// # Errors
-    /// Where an option is given that no listed operation uses.
+    /// Where an option is given that no listed operation uses, or the file of shapes cannot be used.
     pub fn cases(&self) -> Result<Vec<Case>, BadArguments> {
+        if let Some(file) = &self.shapes {
+            self.lists.refuse_any()?;
+            return asked(file);
+        }
         self.lists.refuse_unused()?;
         let problems = self.lists.problems(self.preset);
         Ok(problems.into_iter().map(|problem| (problem, self.lists.shapes(&problem, self.preset))).collect())
     }
 }
 
+/// The cases of a runtime's histogram: a problem where it was asked for most, its shapes likewise, so that a run with a
+/// time limit covers most of the traffic.
+fn asked(file: &Path) -> Result<Vec<Case>, BadArguments> {
+    let unusable = |what: String| {
+        BadArguments(format!(
+            "--shapes {}: {what}; it is what shape_histogram() of nvkv's runtime gives",
+            file.display()
+        ))
+    };
+    let text = fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
+    let histogram: Histogram = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+    if histogram.schema != HISTOGRAM_SCHEMA {
+        return Err(unusable(format!(
+            "schema {} is not {HISTOGRAM_SCHEMA}, which this nvkv-tune reads",
+            histogram.schema
+        )));
+    }
+    let mut counts: Vec<((Problem, Shape), u64)> = Vec::new();
+    for Asked { mut problem, shape, count, .. } in histogram.shapes {
+        drop_unused_order(&mut problem);
+        if let Err(why) = refuse_unknown(&problem, &shape) {
+            eprintln!("note: left out, asked for {count} times: {why}");
+            continue;
+        }
+        match counts.iter_mut().find(|(case, _)| *case == (problem, shape)) {
+            Some((_, sum)) => *sum += count,
+            None => counts.push(((problem, shape), count)),
+        }
+    }
+    if counts.is_empty() {
+        return Err(unusable("nothing in it can be tuned".into()));
+    }
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let mut cases: Vec<Case> = Vec::new();
+    for ((problem, shape), _) in counts {
+        match cases.iter_mut().find(|(known, _)| *known == problem) {
+            Some((_, shapes)) => shapes.push(shape),
+            None => cases.push((problem, vec![shape])),
+        }
+    }
+    Ok(cases)
+}
+
+/// An engine may ask for what no kernel can be made for.
+fn refuse_unknown(problem: &Problem, shape: &Shape) -> Result<(), String> {
+    let (page_size, group, q_len) = match problem {
+        Problem::Decode(p) => (p.page_size, p.group, p.q_len),
+        Problem::Append(p) => (p.page_size, 1, 1),
+    };
+    let exists = HEAD_DIMS.contains(&problem.head_dim())
+        && PAGE_SIZES.contains(&page_size)
+        && (1..=MAX_GROUP).contains(&group)
+        && (1..=MAX_Q_LEN).contains(&q_len);
+    if !exists {
+        return Err(format!("{} is none that kernels exist for", problem.key()));
+    }
+    let of_one_operation = matches!(
+        (problem, shape),
+        (Problem::Decode(_), Shape::Decode { .. }) | (Problem::Append(_), Shape::Append { .. })
+    );
+    if of_one_operation { Ok(()) } else { Err(format!("{} is no shape of {}", shape.key(), problem.key())) }
+}
+
 impl Lists {
+    /// A file of shapes says all that the lists say.
+    fn refuse_any(&self) -> Result<(), BadArguments> {
+        let Self { op, kv_format, numerics, head_dim, group, page_size, q_len, dtype, v_scale_order, .. } = self;
+        let given = [
+            op.len(),
+            kv_format.len(),
+            numerics.len(),
+            head_dim.len(),
+            group.len(),
+            page_size.len(),
+            q_len.len(),
+            dtype.len(),
+            v_scale_order.len(),
+            self.batch.len(),
+            self.context.len(),
+            usize::from(self.kv_heads.is_some()),
+        ];
+        match given.iter().sum() {
+            0 => Ok(()),
+            _ => Err(BadArguments("--shapes says problems and shapes: leave the lists out".into())),
+        }
+    }
+
     /// An append has no queries and no context: options about them would be ignored without a word.
     fn refuse_unused(&self) -> Result<(), BadArguments> {
         let given = [
@@ -152,6 +245,50 @@ fn unique<T: PartialEq>(values: Vec<T>) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A file as the runtime writes it: the most asked for comes first, however it was served, and each case once.
+    #[test]
+    fn shapes_of_a_file_come_by_traffic() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let found = problems(Preset::Quick, &[Operation::Decode]);
+        let (a, b) = (found[0], found[1]);
+        let shape = |batch| Shape::Decode { batch, context: 5120, kv_heads: 8, lengths: Lengths::Equal };
+        let asked =
+            |problem, batch, served: &str, count| Asked { problem, shape: shape(batch), served: served.into(), count };
+        let mut histogram = Histogram {
+            schema: HISTOGRAM_SCHEMA,
+            target: nvkv_spec::Target::Sm90a,
+            shapes: vec![
+                asked(a, 1, "bucket", 5),
+                asked(b, 40, "miss", 4),
+                asked(b, 40, "exact", 3),
+                asked(b, 2, "exact", 6),
+            ],
+            others: 0,
+        };
+        let cases = |histogram: &Histogram| {
+            fs::write(file.path(), serde_json::to_string(histogram).unwrap()).unwrap();
+            super::asked(file.path())
+        };
+        let expected = vec![(b, vec![shape(40), shape(2)]), (a, vec![shape(1)])];
+        assert_eq!(cases(&histogram).unwrap(), expected);
+        histogram.shapes[0].shape = Shape::Append { tokens: 1, kv_heads: 1 };
+        assert_eq!(cases(&histogram).unwrap(), expected[..1], "what cannot be tuned is left out");
+        histogram.shapes.truncate(1);
+        assert!(cases(&histogram).unwrap_err().to_string().contains("nothing in it can be tuned"));
+        histogram.schema = 99;
+        assert!(cases(&histogram).unwrap_err().to_string().contains("schema 99"));
+        let scope = |lists| Scope {
+            arch: crate::cli::args::Arch::Native,
+            preset: Preset::Quick,
+            shapes: Some("none.json".into()),
+            lists,
+        };
+        let said = scope(Lists::default()).cases().unwrap_err().to_string();
+        assert!(said.contains("none.json") && said.contains("shape_histogram()"), "{said}");
+        let said = scope(Lists { batch: vec![1], ..Lists::default() }).cases().unwrap_err().to_string();
+        assert!(said.contains("leave the lists out"), "{said}");
+    }
 
     #[test]
     fn kv_heads_hold_for_appends_beside_a_listed_context() {

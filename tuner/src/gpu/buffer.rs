@@ -1,8 +1,8 @@
 //! Device memory, and plain data that may travel to it.
 #![allow(unsafe_code)] // driver calls on memory that `Buffer` owns; views of plain data as bytes
 
-use super::error::cu;
 use super::{CudaError, Device};
+use nvkv_runtime::cu;
 use nvkv_spec::abi::{AppendParams, DecodeParams, DevicePtr};
 use std::rc::Rc;
 

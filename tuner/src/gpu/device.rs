@@ -1,10 +1,10 @@
 //! One GPU: its context, its stream, and what it is.
 #![allow(unsafe_code)] // driver calls on handles that `Device` owns
 
-use super::error::cu;
 use super::{CudaError, Nvml};
 use cudarc::driver::sys;
 use libloading::os::unix::{Library, RTLD_LAZY};
+use nvkv_runtime::cu;
 use nvkv_spec::GpuEnvironment;
 use std::ffi::CStr;
 

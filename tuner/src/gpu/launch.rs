@@ -2,9 +2,9 @@
 #![allow(unsafe_code)] // driver calls on handles that these types own
 
 use super::buffer::KernelParams;
-use super::error::cu;
 use super::{CudaError, Device};
 use cudarc::driver::sys;
+use nvkv_runtime::cu;
 use object::{Object, ObjectSection};
 use std::ffi::{CStr, CString};
 use std::rc::Rc;

@@ -3,7 +3,6 @@
 mod buffer;
 mod compile;
 mod device;
-mod error;
 mod launch;
 mod nvml;
 mod nvrtc;
@@ -16,8 +15,8 @@ mod timer;
 pub use buffer::{Buffer, KernelParams, Plain};
 pub use compile::{Binary, CompileError, compile, toolchain, working_nvrtc};
 pub use device::{Device, DeviceError};
-pub use error::CudaError;
 pub use launch::{Geometry, Graph, Kernel};
+pub use nvkv_runtime::driver::CudaError;
 pub use nvml::Nvml;
 pub use nvrtc::{Nvrtc, NvrtcError};
 pub use nvrtc_path::NvrtcMissing;

@@ -1,9 +1,9 @@
 //! Time between two points of the stream, by device events.
 #![allow(unsafe_code)] // driver calls on events that `Timer` owns
 
-use super::error::cu;
 use super::{CudaError, Device};
 use cudarc::driver::sys;
+use nvkv_runtime::cu;
 use std::rc::Rc;
 
 /// A pair of events.

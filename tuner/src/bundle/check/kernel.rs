@@ -1,13 +1,12 @@
 //! One kernel of a bundle: its files, its name, and what follows from its problem and variant.
 
-use super::super::LaunchRule;
-use super::super::manifest::{FileEntry, Kernel, Manifest, Trust, numerics, parameters};
+use super::super::launch_rule;
 use super::Problems;
 use crate::pipeline::cache::{CU, CUBIN, PTX};
 use crate::pipeline::space::yardstick;
 use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, variants};
+use nvkv_runtime::bundle::{Kernel, Manifest, Selection, Trust, numerics, parameters, read_file};
 use nvkv_spec::{Evidence, KernelId, Problem, Target, Variant};
-use std::fs;
 use std::path::Path;
 
 pub fn check(folder: &Path, manifest: &Manifest, kernel: &Kernel) -> Problems {
@@ -46,11 +45,11 @@ fn check_facts(manifest: &Manifest, kernel: &Kernel) -> Problems {
     claim(kernel.id != id, format!("by its problem and variant its id is {id}"));
     claim(kernel.symbol != id.symbol(), format!("its symbol is {}, not {}", id.symbol(), kernel.symbol));
     let differs = |what: &str| format!("its {what} is not what follows from its problem and variant");
-    claim(kernel.launch != LaunchRule::new(problem, variant), differs("launch"));
+    claim(kernel.launch != launch_rule(problem, variant), differs("launch"));
     claim(kernel.numerics != numerics(problem), differs("numerics class"));
     claim((kernel.parameters.clone(), kernel.parameter_bytes) != parameters(problem), differs("parameter list"));
     claim(kernel.is_default != (yardstick(problem, manifest.target) == Some(*variant)), differs("is_default"));
-    let timed = |s: &&super::super::Selection| s.problem == problem.key() && s.trust == Trust::Timed;
+    let timed = |s: &&Selection| s.problem == problem.key() && s.trust == Trust::Timed;
     let on_gpu = matches!(kernel.evidence, Evidence::VerifiedOnGpu { .. });
     let unfounded = on_gpu && manifest.selections.iter().find(timed).is_none();
     claim(unfounded, "verified on a GPU, it says, but nothing of its problem was timed".into());
@@ -60,7 +59,8 @@ fn check_facts(manifest: &Manifest, kernel: &Kernel) -> Problems {
 fn check_files(folder: &Path, target: Target, kernel: &Kernel) -> Problems {
     let id = KernelId::new(&kernel.problem, &kernel.variant);
     let mut problems = Problems::new();
-    let mut read = |name, entry| read(folder, &format!("{id}/{name}"), entry).map_err(|e| problems.push(e)).ok();
+    let mut read =
+        |name, entry| read_file(folder, &format!("{id}/{name}"), entry).map_err(|e| problems.push(e.to_string())).ok();
     let (cu, ptx, cubin) = (read(CU, &kernel.files.cu), read(PTX, &kernel.files.ptx), read(CUBIN, &kernel.files.cubin));
     if cu.is_some_and(|cu| blake3::hash(&cu).to_hex().as_str() != kernel.source_hash) {
         problems.push("source_hash is not that of kernel.cu".into());
@@ -83,19 +83,6 @@ fn check_files(folder: &Path, target: Target, kernel: &Kernel) -> Problems {
         }
     }
     problems
-}
-
-/// The bytes of a file that is where bundles have it, and as it was written. No other path is followed.
-fn read(folder: &Path, path: &str, entry: &FileEntry) -> Result<Vec<u8>, String> {
-    if entry.path != path {
-        return Err(format!("its file is {path}, not {}", entry.path));
-    }
-    let bytes = fs::read(folder.join(path)).map_err(|error| format!("{path}: {error}"))?;
-    let hash = blake3::hash(&bytes).to_hex();
-    if hash.as_str() != entry.blake3 || bytes.len() as u64 != entry.bytes {
-        return Err(format!("{path}: changed since it was written (BLAKE3 {hash}, {} bytes)", bytes.len()));
-    }
-    Ok(bytes)
 }
 
 /// The compute capability in the ELF header of a cubin: in `e_flags` the second byte, before ELF ABI 8 the first.

@@ -1,9 +1,9 @@
 //! One selection of a bundle: a kernel of its problem, and the launch that follows from its shape and split.
 
-use super::super::manifest::{Kernel, Manifest, Selection, Trust};
 use super::Problems;
 use crate::pipeline::limits;
 use nvkv_generator::Launch;
+use nvkv_runtime::bundle::{Kernel, Manifest, Selection, Trust};
 use nvkv_spec::{Evidence, Problem, Shape, SplitPolicy};
 
 pub fn check(manifest: &Manifest, selection: &Selection) -> Problems {

@@ -3,7 +3,8 @@
 use crate::report::two_digits;
 use nvkv_db::{Answer, Emulated, KernelRecord, PredictedWinner, Query, Winner};
 use nvkv_generator::Launch;
-use nvkv_spec::{KernelId, Lengths, Problem, Shape, SplitPolicy};
+use nvkv_runtime::tune_command;
+use nvkv_spec::{KernelId, Shape, SplitPolicy};
 use serde_json::{Value, json};
 
 /// The kernel that answers, its split, and how far its shape is from the one asked for, in doublings.
@@ -20,36 +21,6 @@ fn found(answer: &Answer) -> Option<(&KernelRecord, Option<SplitPolicy>, f64)> {
 fn launch(query: &Query, kernel: &KernelRecord, split: Option<SplitPolicy>) -> Launch {
     let split = split.unwrap_or(SplitPolicy::Even { splits: 1 });
     Launch::new(&query.problem, &kernel.variant, &query.shape, split)
-}
-
-/// The command that would tune the very problem and shape of `query`.
-fn command(query: &Query) -> String {
-    let (op, shared) = match query.problem {
-        Problem::Decode(p) => {
-            let own = format!(
-                "{} --numerics {} --group {} --q-len {}",
-                query.problem.operation(),
-                p.numerics,
-                p.group,
-                p.q_len
-            );
-            (own, (p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order))
-        }
-        Problem::Append(p) => ("append".into(), (p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order)),
-    };
-    let (format, dim, page, dtype, order) = shared;
-    let shape = match query.shape {
-        Shape::Decode { batch, context, kv_heads, lengths } => {
-            let lengths = if lengths == Lengths::Equal { String::new() } else { format!(" --lengths {lengths}") };
-            format!("--batch {batch} --context {context} --kv-heads {kv_heads}{lengths}")
-        }
-        Shape::Append { tokens, kv_heads } => format!("--batch {tokens} --kv-heads {kv_heads}"),
-    };
-    format!(
-        "nvkv-tune --arch {} --op {op} --kv-format {format} --head-dim {dim} --page-size {page} --dtype {dtype} \
-         --v-scale-order {order} {shape}",
-        query.target
-    )
 }
 
 /// The answer for programs: what was asked, the kernel and its launch at that shape, and the winner's record.
@@ -75,7 +46,7 @@ pub fn json(query: &Query, answer: &Answer) -> Value {
         "winner": winner,
         "why": why,
         "nearest_problem": nearest,
-        "tune_with": command(query),
+        "tune_with": tune_command(query.target, &query.problem, Some(&query.shape)),
     })
 }
 
@@ -93,7 +64,11 @@ pub fn describe(query: &Query, answer: &Answer) -> String {
         }
     };
     let exact = found(answer).is_some_and(|(_, _, distance)| distance == 0.0);
-    let next = if exact { String::new() } else { format!("to tune it {}\n", command(query)) };
+    let next = if exact {
+        String::new()
+    } else {
+        format!("to tune it {}\n", tune_command(query.target, &query.problem, Some(&query.shape)))
+    };
     asked + &kernel + &body + &next
 }
 

@@ -1,11 +1,12 @@
 //! The manifest of a bundle: everything that an engine needs to choose, load and launch a kernel.
 
-use super::launch_rule::LaunchRule;
+use super::LaunchRule;
 use nvkv_spec::{
     CompileFacts, Evidence, KernelId, Numerics, Problem, Shape, SplitPolicy, Target, Toolchain, Variant,
     abi::{AppendParams, DecodeParams, Field},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 
 /// Version of the manifest's schema. A reader refuses a newer one. Since 2, evidence may be `emulated`; since 3, splits are
 /// the grid's last dimension and may taper.
@@ -22,9 +23,10 @@ pub fn digest(manifest: &[u8]) -> String {
     format!("{}  {FILE_NAME}\n", blake3::hash(manifest).to_hex())
 }
 
-/// All kernels of one target, and which of them serves which shape.
+/// All kernels of one target, and which of them serves which shape. A reader that is in a hurry borrows the texts of its
+/// selections: `Manifest<Selection<&str, &str>>`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct Manifest<S = Selection> {
     /// [`SCHEMA`] of the writer.
     pub schema: u32,
     /// What the cubins are compiled for.
@@ -36,7 +38,19 @@ pub struct Manifest {
     /// The kernels, by id.
     pub kernels: Vec<Kernel>,
     /// The choices, by problem and shape.
-    pub selections: Vec<Selection>,
+    pub selections: Vec<S>,
+}
+
+impl Manifest {
+    /// The manifest as it is written: for people, with a selection a line.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let Self { schema, target, toolchain, created_at, kernels, selections } = self.clone();
+        let selections: Vec<Box<RawValue>> = selections.iter().map(to_raw_value).collect::<Result<_, _>>()?;
+        let lines = Manifest { schema, target, toolchain, created_at, kernels, selections };
+        let mut text = serde_json::to_vec_pretty(&lines)?;
+        text.push(b'\n');
+        Ok(text)
+    }
 }
 
 /// One compiled kernel.
@@ -121,13 +135,13 @@ pub enum Trust {
 
 /// The kernel for one problem at one shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Selection {
+pub struct Selection<Text = String, Id = KernelId> {
     /// [`Problem::key`].
-    pub problem: String,
+    pub problem: Text,
     /// The shape.
     pub shape: Shape,
     /// The kernel.
-    pub kernel: KernelId,
+    pub kernel: Id,
     /// Split policy of the launch; none for append.
     pub split: Option<SplitPolicy>,
     /// `max_splits` of the parameters at this shape.
@@ -152,6 +166,10 @@ pub struct Selection {
     /// Median of the default variant at this shape, µs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub default_median_us: Option<f64>,
+    /// How much slower than the best kernel there this one is at other shapes that it serves, as a share of the best's
+    /// time; absent where nobody measured that.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub regret: Option<f64>,
     /// The model's time, µs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub predicted_us: Option<f64>,

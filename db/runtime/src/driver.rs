@@ -1,4 +1,4 @@
-//! Errors of the driver, named by the call that returned them.
+//! The CUDA driver, loaded at run time: errors named by the call that returned them.
 #![allow(unsafe_code)] // asks the driver for the texts of its own codes
 
 use cudarc::driver::sys::{self, CUresult};
@@ -18,7 +18,7 @@ pub struct CudaError {
 
 impl CudaError {
     /// Turns the code that `call` returned into a result.
-    pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), Self> {
+    pub fn check(call: &'static str, code: CUresult) -> Result<(), Self> {
         match code {
             CUresult::CUDA_SUCCESS => Ok(()),
             code => Err(Self { call, reason: describe(code), sticky: is_sticky(code) }),
@@ -64,10 +64,11 @@ fn is_sticky(code: CUresult) -> bool {
     )
 }
 
-/// Calls a driver function and names it in the error. Each use says why its arguments are right.
+/// Calls a driver function (`cudarc` must be a dependency of the caller) and names it in the error. Each use says why
+/// its arguments are right.
+#[macro_export]
 macro_rules! cu {
     ($call:ident($($argument:expr),* $(,)?)) => {
-        $crate::gpu::CudaError::check(stringify!($call), unsafe { cudarc::driver::sys::$call($($argument),*) })
+        $crate::driver::CudaError::check(stringify!($call), unsafe { cudarc::driver::sys::$call($($argument),*) })
     };
 }
-pub(super) use cu;

@@ -1,0 +1,182 @@
+//! What a call's tensors say together: rows of queries and of new tokens, and the four tensors of a cache.
+
+use crate::answers::named;
+use crate::errors::call;
+use crate::tensor::{Element, Tensor};
+use nvkv_runtime::spec::abi::{AppendParams, DecodeParams};
+use nvkv_runtime::spec::{KvFormat, VScaleOrder};
+use pyo3::prelude::*;
+
+/// Rows of 16-bit elements, `[tokens, heads, dim]`; strides in bytes.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    pub address: u64,
+    pub tokens: i64,
+    pub heads: i64,
+    pub dim: i64,
+    pub token: i64,
+    pub head: i64,
+}
+
+impl Rows {
+    /// Of a call without them.
+    pub const NONE: Self = Self { address: 0, tokens: 0, heads: 0, dim: 0, token: 0, head: 0 };
+
+    /// Of `[tokens, heads, dim]`, or of `[batch, q_len, heads, dim]` whose tokens lie at one distance.
+    pub fn of(name: &str, tensor: &Tensor, batch: Option<i64>) -> PyResult<Self> {
+        let address = tensor.address;
+        let row = match (tensor.shape(), tensor.strides()) {
+            (&[tokens, heads, dim], &[token, head, _]) => Self { address, tokens, heads, dim, token, head },
+            (&[outer, q_len, heads, dim], &[request, token, head, _]) => {
+                // An axis of one element has the stride of a dense tensor, so one of them says the distance.
+                let distance = if q_len == 1 { request } else { token };
+                if outer > 1 && q_len > 1 && request != q_len * token {
+                    return Err(call(format!(
+                        "{name}: its requests are not {q_len} tokens apart; pass [tokens, heads, dim]"
+                    )));
+                }
+                Self { address, tokens: outer * q_len, heads, dim, token: distance, head }
+            }
+            _ => {
+                let shape = tensor.shape();
+                return Err(call(format!("{name} has shape {shape:?}: it must be [batch * q_len, heads, dim]")));
+            }
+        };
+        tensor.require_axes(
+            name,
+            if tensor.shape().len() == 3 { "tokens, heads, dim" } else { "batch, q_len, heads, dim" },
+        )?;
+        match batch {
+            Some(batch) if batch == 0 || row.tokens % batch != 0 => {
+                Err(call(format!("{name} has {} tokens, no multiple of the {batch} requests", row.tokens)))
+            }
+            _ => Ok(row),
+        }
+    }
+}
+
+/// New K or V rows of these tokens, KV heads and head dim.
+pub fn new_rows(
+    name: &str,
+    tensor: &Bound<'_, PyAny>,
+    element: Element,
+    (tokens, heads, dim): (i64, i64, i64),
+    batch: Option<i64>,
+) -> PyResult<Rows> {
+    let rows = Rows::of(name, &Tensor::of(name, tensor)?.require(name, &[element])?, batch)?;
+    if (rows.tokens, rows.heads, rows.dim) == (tokens, heads, dim) {
+        return Ok(rows);
+    }
+    let found = [rows.tokens, rows.heads, rows.dim];
+    Err(call(format!("{name} has shape {found:?}: it must be [{tokens}, {heads}, {dim}] (tokens, KV heads, head dim)")))
+}
+
+/// The four tensors of a paged cache.
+pub struct Cache {
+    pub k: Tensor,
+    v: Tensor,
+    k_scales: Option<Tensor>,
+    v_scales: Option<Tensor>,
+    pub format: KvFormat,
+    pub order: VScaleOrder,
+    pub head_dim: i64,
+    pub page_size: i64,
+    pub kv_heads: i64,
+    /// Axes of tokens and heads.
+    token: usize,
+    head: usize,
+}
+
+impl Cache {
+    /// Reads and compares them.
+    pub fn of(
+        layout: &str,
+        order: &str,
+        [k, v]: [&Bound<'_, PyAny>; 2],
+        [k_scales, v_scales]: [Option<&Bound<'_, PyAny>>; 2],
+    ) -> PyResult<Self> {
+        let (axes, scale_axes, token, head) = match layout {
+            "HND" | "hnd" => ("pages, Hkv, page, row", "pages, Hkv, page, D/16", 2, 1),
+            "NHD" | "nhd" => ("pages, page, Hkv, row", "pages, page, Hkv, D/16", 1, 2),
+            _ => return Err(call(format!("layout is {layout}; known: HND, NHD"))),
+        };
+        let bytes = |name: &str, tensor: &Bound<'_, PyAny>, axes: &str| {
+            Tensor::of(name, tensor)?.require(name, &[Element::Byte])?.require_axes(name, axes)
+        };
+        let (k, v) = (bytes("k_cache", k, axes)?, bytes("v_cache", v, axes)?);
+        same_shape("v_cache", &v, k.shape())?;
+        let (kv_heads, page_size, row) = (k.shape()[head], k.shape()[token], k.shape()[3]);
+        let order = named::<VScaleOrder>(order)?;
+        let (format, head_dim, k_scales, v_scales) = match (k_scales, v_scales) {
+            (None, None) => (KvFormat::Fp8E4m3, row, None, None),
+            (Some(k_scales), Some(v_scales)) => {
+                let head_dim = 2 * row;
+                let expected = [k.shape()[0], k.shape()[1], k.shape()[2], head_dim / 16];
+                let scales = [("k_scales", k_scales), ("v_scales", v_scales)].map(|(name, tensor)| {
+                    let tensor = bytes(name, tensor, scale_axes)?;
+                    same_shape(name, &tensor, &expected).map(|()| tensor)
+                });
+                let [k_scales, v_scales] = scales;
+                let v_scales = v_scales?;
+                if order == VScaleOrder::Interleaved4 && v_scales.strides()[token] != head_dim / 16 {
+                    return Err(call(
+                        "v_scales: interleaved4 needs a dense [page, D/16] matrix a head, as in HND; its tokens have gaps",
+                    ));
+                }
+                (KvFormat::Nvfp4, head_dim, Some(k_scales?), Some(v_scales))
+            }
+            _ => return Err(call("pass both k_scales and v_scales (NVFP4), or neither (FP8)")),
+        };
+        Ok(Self { k, v, k_scales, v_scales, format, order, head_dim, page_size, kv_heads, token, head })
+    }
+}
+
+fn same_shape(name: &str, tensor: &Tensor, expected: &[i64]) -> PyResult<()> {
+    if tensor.shape() == expected {
+        return Ok(());
+    }
+    Err(call(format!("{name} has shape {:?}: beside this k_cache it must be {expected:?}", tensor.shape())))
+}
+
+/// The 16 cache fields that both parameter structs have under the same names.
+macro_rules! with_cache {
+    ($cache:expr, $struct:ident, $rest:expr) => {{
+        let cache = $cache;
+        let strides =
+            |tensor: &Tensor| [tensor.strides()[0], tensor.strides()[cache.head], tensor.strides()[cache.token]];
+        let of = |tensor: &Option<Tensor>| tensor.map_or((0, [0; 3]), |tensor| (tensor.address, strides(&tensor)));
+        let ((k_scales, ks), (v_scales, vs)) = (of(&cache.k_scales), of(&cache.v_scales));
+        let (k, v) = (strides(&cache.k), strides(&cache.v));
+        $struct {
+            k_data: cache.k.address,
+            k_scales,
+            v_data: cache.v.address,
+            v_scales,
+            k_data_page: k[0],
+            k_data_head: k[1],
+            k_data_token: k[2],
+            k_scales_page: ks[0],
+            k_scales_head: ks[1],
+            k_scales_token: ks[2],
+            v_data_page: v[0],
+            v_data_head: v[1],
+            v_data_token: v[2],
+            v_scales_page: vs[0],
+            v_scales_head: vs[1],
+            v_scales_token: vs[2],
+            ..$rest
+        }
+    }};
+}
+
+impl Cache {
+    /// `rest` with the cache fields of a decode call set.
+    pub fn decode_params(&self, rest: DecodeParams) -> DecodeParams {
+        with_cache!(self, DecodeParams, rest)
+    }
+
+    /// `rest` with the cache fields of an append call set.
+    pub fn append_params(&self, rest: AppendParams) -> AppendParams {
+        with_cache!(self, AppendParams, rest)
+    }
+}

@@ -1,0 +1,108 @@
+//! Host time of a launch: find, checks and the driver's own, on the GPU that is here.
+//!
+//! ```text
+//! cargo run --release -p nvkv-runtime --example launch_overhead -- kernels-out/sm_90a
+//! ```
+//!
+//! Takes the bundle's first plain decode problem. Nothing is attended to (all lengths are 0), so the GPU keeps up and what
+//! is timed is the host: rounds of 200 calls, the GPU waited for between them, the median round.
+#![allow(unsafe_code)] // launches on device memory that this program owns
+
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
+use nvkv_runtime::Runtime;
+use nvkv_runtime::spec::abi::DecodeParams;
+use nvkv_runtime::spec::layout::{Arrangement, CacheLayout};
+use nvkv_runtime::spec::{AppendMode, Lengths, Problem, Shape};
+use std::error::Error;
+use std::time::Instant;
+
+const BATCH: u32 = 8;
+const KV_HEADS: u32 = 8;
+const CONTEXT: u32 = 8192;
+const ROUNDS: usize = 21;
+const CALLS: usize = 200;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = std::env::args().nth(1).unwrap_or("kernels-out/sm_90a".into());
+    let context = CudaContext::new(0)?;
+    let stream = context.new_stream()?;
+    // SAFETY: no buffer is used in another stream.
+    unsafe { context.disable_event_tracking() };
+    let runtime = Runtime::open(folder, None)?;
+    let plain = |p: &Problem| matches!(p, Problem::Decode(p) if p.append == AppendMode::Separate);
+    let Some(problem) = runtime.problems().into_iter().find(plain) else {
+        return Err("the bundle has no plain decode".into());
+    };
+    let Problem::Decode(p) = problem else { return Err("no decode".into()) };
+    let start = Instant::now();
+    runtime.prepare(&[problem])?;
+    println!("prepare {}: {:.1} ms", problem.key(), start.elapsed().as_secs_f64() * 1e3);
+    let shape = Shape::Decode { batch: BATCH, context: CONTEXT, kv_heads: KV_HEADS, lengths: Lengths::Equal };
+    let found = runtime.find(&problem, &shape)?;
+
+    let layout = CacheLayout::new(Arrangement::Hnd, p.kv_format, 1, KV_HEADS, p.page_size, p.head_dim);
+    let heads = KV_HEADS * p.group;
+    let rows = (BATCH * p.q_len * heads * p.head_dim) as usize;
+    let (q, out) = (stream.alloc_zeros::<u16>(rows)?, stream.alloc_zeros::<u16>(rows)?);
+    let cache = stream.alloc_zeros::<u8>(layout.bytes as usize)?;
+    let (table, lengths) = (stream.alloc_zeros::<i32>(BATCH as usize)?, stream.alloc_zeros::<i32>(BATCH as usize)?);
+    let workspace = stream.alloc_zeros::<u8>(found.launch.workspace_bytes.max(256) as usize)?;
+    fn at<T>(buffer: &CudaSlice<T>, stream: &cudarc::driver::CudaStream) -> u64 {
+        buffer.device_ptr(stream).0
+    }
+    let base = at(&cache, &stream);
+    let head = 2 * i64::from(p.head_dim);
+    let params = DecodeParams {
+        q: at(&q, &stream),
+        out: at(&out, &stream),
+        k_data: base + layout.k_data.base,
+        k_scales: base + layout.k_scales.base,
+        v_data: base + layout.v_data.base,
+        v_scales: base + layout.v_scales.base,
+        block_table: at(&table, &stream),
+        kv_len: at(&lengths, &stream),
+        workspace: at(&workspace, &stream),
+        q_stride_token: head * i64::from(heads),
+        q_stride_head: head,
+        out_stride_token: head * i64::from(heads),
+        out_stride_head: head,
+        k_data_page: layout.k_data.strides.page,
+        k_data_head: layout.k_data.strides.head,
+        k_data_token: layout.k_data.strides.token,
+        k_scales_page: layout.k_scales.strides.page,
+        k_scales_head: layout.k_scales.strides.head,
+        k_scales_token: layout.k_scales.strides.token,
+        v_data_page: layout.v_data.strides.page,
+        v_data_head: layout.v_data.strides.head,
+        v_data_token: layout.v_data.strides.token,
+        v_scales_page: layout.v_scales.strides.page,
+        v_scales_head: layout.v_scales.strides.head,
+        v_scales_token: layout.v_scales.strides.token,
+        block_table_stride: 1,
+        batch: BATCH,
+        kv_heads: KV_HEADS,
+        sm_scale: 1.0,
+        q_scale: 1.0,
+        k_scale: 1.0,
+        v_scale: 1.0,
+        ..DecodeParams::default()
+    };
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        stream.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            let found = runtime.find(&problem, &shape)?;
+            // SAFETY: buffers of these sizes on this device, alive until the stream is waited for.
+            unsafe { runtime.decode(&found, &params, workspace.len() as u64, stream.cu_stream().cast()) }?;
+        }
+        rounds.push(start.elapsed().as_secs_f64() * 1e6 / CALLS as f64);
+    }
+    stream.synchronize()?;
+    rounds.sort_by(f64::total_cmp);
+    let (least, median) = (rounds[0], rounds[ROUNDS / 2]);
+    println!(
+        "find and launch: {median:.2} µs of host time a call (median of {ROUNDS} rounds of {CALLS}; least {least:.2})"
+    );
+    Ok(())
+}
