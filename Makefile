@@ -9,8 +9,8 @@ TOOLCHAIN := .toolchain/nvrtc-13.0.stamp
 TUNE      := target/release/nvkv-tune
 PYTHON    := target/python
 MATURIN   := $(PYTHON)/maturin.stamp
-PIP_QUIET := --quiet --disable-pip-version-check --root-user-action=ignore
-MATURIN_BUILD = PYTHONPATH=$(PYTHON)/maturin python3 -m maturin build --quiet --manifest-path db/python/Cargo.toml
+PIP_QUIET := --quiet --disable-pip-version-check
+MATURIN_BUILD = $(PYTHON)/maturin/bin/maturin build --quiet --manifest-path db/python/Cargo.toml
 # One GPU that the driver lists is enough for --arch native; ARCH=sm_90 names another target.
 ARCH      ?= $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo native || echo sm_100)
 ARGS      ?=
@@ -30,6 +30,7 @@ test: toolchain fmt-check
 
 # The wheel as pip installs it, on a bundle of made-up kernels.
 test-python: $(MATURIN)
+	rm -rf $(PYTHON)/wheels
 	$(MATURIN_BUILD) --profile dev --out $(PYTHON)/wheels
 	python3 -m pip install $(PIP_QUIET) --no-deps --upgrade --target $(PYTHON)/site $(PYTHON)/wheels/nvkv-*.whl
 	cargo run --quiet -p nvkv-runtime --features fixture --example fixture -- $(PYTHON)/bundle

@@ -76,6 +76,7 @@ class Engine:
 
     def capture(self):
         """The step for all places, captured once: lengths, pages and rows are read from tensors when it is replayed."""
+        self.stream.wait_stream(torch.cuda.current_stream())  # the tensors above were zeroed there
         with torch.cuda.stream(self.stream):
             self.launch()  # loads the kernel and makes the workspace; every length is 0, so nothing is written
             self.stream.synchronize()

@@ -129,7 +129,12 @@ impl PyRuntime {
         if kv_heads == 0 || heads % kv_heads != 0 {
             return Err(call(format!("q has {heads} heads, no multiple of the cache's {kv_heads}")));
         }
-        let append = if k.is_some() || v.is_some() { AppendMode::Fused } else { AppendMode::Separate };
+        let new = match (k, v) {
+            (None, None) => None,
+            (Some(k), Some(v)) => Some([("k", k), ("v", v)]),
+            _ => return Err(call("fused: pass both k and v, this step's rows")),
+        };
+        let append = if new.is_some() { AppendMode::Fused } else { AppendMode::Separate };
         let problem = DecodeProblem {
             kv_format: cache.format,
             numerics: named::<Numerics>(numerics)?,
@@ -164,20 +169,13 @@ impl PyRuntime {
             )));
         }
         let out_rows = Rows::of("out", &output, Some(i64::from(batch)))?;
-        let [new_k, new_v] = match append {
-            AppendMode::Separate => [Rows::NONE; 2],
-            AppendMode::Fused => {
-                let new = |name, tensor: Option<&Bound<'py, PyAny>>| {
-                    let tensor = tensor.ok_or_else(|| call("fused: pass both k and v, this step's rows"))?;
-                    new_rows(
-                        name,
-                        tensor,
-                        queries.element,
-                        (rows.tokens, i64::from(kv_heads), rows.dim),
-                        Some(i64::from(batch)),
-                    )
-                };
-                [new("k", k)?, new("v", v)?]
+        let sizes = (rows.tokens, i64::from(kv_heads), rows.dim);
+        let [new_k, new_v] = match new {
+            None => [Rows::NONE; 2],
+            Some(new) => {
+                let read = |(name, tensor)| new_rows(name, tensor, queries.element, sizes, Some(i64::from(batch)));
+                let [k, v] = new.map(read);
+                [k?, v?]
             }
         };
         let device = queries.device.unwrap_or(0);

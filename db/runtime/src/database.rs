@@ -39,5 +39,6 @@ pub(crate) fn with_winners(
     for PredictedWinner { kernel, shape, split, predicted_us, .. } in &predicted {
         add(kernel, *shape, *split, Trust::Predicted, *predicted_us);
     }
+    refused.dedup();
     Ok((rows, refused))
 }

@@ -100,16 +100,14 @@ impl Runtime {
         let Manifest { target, kernels, selections, .. } = manifest;
         kernels.iter().try_for_each(|kernel| check_kernel(kernel).map_err(inconsistent))?;
         check_files(folder, &kernels)?;
-        let mut rows = rows(&kernels, &selections).map_err(inconsistent)?;
-        let mut refused = Vec::new();
-        match db {
-            None => {}
+        let rows = rows(&kernels, &selections).map_err(inconsistent)?;
+        let (rows, refused) = match db {
+            None => (rows, Vec::new()),
             #[cfg(feature = "db")]
-            Some(db) => (rows, refused) = crate::database::with_winners(rows, db, target, &kernels)?,
+            Some(db) => crate::database::with_winners(rows, db, target, &kernels)?,
             #[cfg(not(feature = "db"))]
             Some(db) => return Err(OpenError::NoDatabases(db.into())),
-        }
-        refused.dedup();
+        };
         Ok(Self {
             folder: folder.into(),
             target,

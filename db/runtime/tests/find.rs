@@ -88,8 +88,14 @@ fn an_append_is_found_by_its_tokens() {
 
 #[test]
 fn a_launch_that_the_workspace_cannot_count_is_not_split() {
-    let runtime = opened(&fixture::small());
-    let found = runtime.find(&problem(), &decode(60_000, 1024)).unwrap();
+    // 32,768 requests of 8 KV heads take all 262,144 counters of a workspace's first MiB.
+    let mut manifest = fixture::small();
+    manifest.selections.push(fixture::timed(&manifest.kernels[0], decode(32_768, 1024), 4));
+    let runtime = opened(&manifest);
+    let found = runtime.find(&problem(), &decode(32_768, 1024)).unwrap();
+    assert_eq!((found.trust, found.launch.max_splits), (Trust::Exact, 4));
+    let found = runtime.find(&problem(), &decode(40_000, 1024)).unwrap();
+    assert!(matches!(found.trust, Trust::Bucket { .. }));
     assert_eq!((found.launch.max_splits, found.launch.workspace_bytes), (1, 0));
 }
 

@@ -51,6 +51,14 @@ pub enum Changed {
         #[source]
         source: io::Error,
     },
+    /// Its entry names another place, which is not followed.
+    #[error("{}: its file is there, not {entry}", path.display())]
+    Elsewhere {
+        /// Where bundles have it.
+        path: PathBuf,
+        /// What the entry says.
+        entry: String,
+    },
     /// Its bytes are others.
     #[error("{}: changed since it was written ({found})", path.display())]
     Content {
@@ -118,7 +126,7 @@ pub fn check_digest(folder: &Path, manifest: &[u8]) -> Result<(), Changed> {
 pub fn read_file(folder: &Path, path: &str, entry: &FileEntry) -> Result<Vec<u8>, Changed> {
     let place = folder.join(path);
     if entry.path != path {
-        return Err(Changed::Content { path: place, found: format!("its entry says {}", entry.path) });
+        return Err(Changed::Elsewhere { path: place, entry: entry.path.clone() });
     }
     let bytes = match fs::read(&place) {
         Ok(bytes) => bytes,
