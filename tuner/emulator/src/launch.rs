@@ -4,7 +4,7 @@ use crate::EmulationError;
 use crate::decode::{Placed, Target, decode};
 use crate::exec::{Environment, Grid, Program, run_block};
 use crate::memory::Memory;
-use crate::read::{Syntax, VariableSpace, read};
+use crate::read::{Statement, Syntax, VariableSpace, read};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -56,6 +56,15 @@ impl Module {
     /// Names of its kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &str> {
         self.syntax.kernels.iter().map(|kernel| kernel.name.as_str())
+    }
+
+    /// Opcodes of all instructions of its kernels, with their modifiers, such as `add.rn.f32`.
+    pub fn opcodes(&self) -> impl Iterator<Item = &str> {
+        let body = self.syntax.kernels.iter().flat_map(|kernel| &kernel.body);
+        body.filter_map(|statement| match statement {
+            Statement::Instruction(instruction) => Some(instruction.opcode.as_str()),
+            _ => None,
+        })
     }
 
     /// The kernel, decoded for `target`.

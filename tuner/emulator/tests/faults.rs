@@ -103,6 +103,11 @@ fn divergent_and_mixed_barriers() {
     expect("setp.lt.u32 %p0, %r0, 5; \n@%p0 vote.sync.any.pred %p1, %p0, -1;", 32, "vote", |kind| {
         *kind == FaultKind::MissingLanes { needed: u32::MAX, active: 31 }
     });
+    // Lane 31 alone has another mask than those that are there.
+    let last = "setp.eq.u32 %p0, %r0, 31; selp.b32 %r6, 0x7FFFFFFF, -1, %p0;";
+    expect(&format!("{last}\nvote.sync.any.pred %p1, %p0, %r6;"), 32, "vote", |kind| {
+        *kind == FaultKind::MissingLanes { needed: u32::MAX >> 1, active: u32::MAX }
+    });
 }
 
 #[test]
@@ -126,7 +131,13 @@ fn an_unknown_instruction_is_named_and_never_skipped() {
     let line = line_of("\ncvt.foo %r9, %r0;", "cvt.foo");
     assert_eq!(error, EmulationError::UnknownInstruction { line, opcode: "cvt.foo".to_string() });
     // Known words in an unknown order, too, and where no lane would ever execute it.
-    for body in ["bra END; add.wide.u32 %r9, %r0, %r1; END:", "bra END; ld.shared.v3.u32 %r9, [%r0]; END:"] {
+    // `discard` is no hint: it leaves the bytes undefined.
+    for body in [
+        "bra END; add.wide.u32 %r9, %r0, %r1; END:",
+        "bra END; ld.shared.v3.u32 %r9, [%r0]; END:",
+        "bra END; prefetch.shared.L1 [%r0]; END:",
+        "bra END; discard.global.L2 [%rd11], 128; END:",
+    ] {
         assert!(
             matches!(try_run("sm_90a", body, &indices(1)), Err(EmulationError::UnknownInstruction { .. })),
             "{body}"

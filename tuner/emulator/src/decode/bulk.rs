@@ -13,8 +13,12 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
         ["cp", "async", "mbarrier", "arrive", rest @ ..] => arrive(context, rest),
         ["cp", "async", "bulk", rest @ ..] => bulk(context, rest),
         ["cp", "async", cache @ ("ca" | "cg"), rest @ ..] => copy(context, cache, rest),
-        // What is fetched early, into caches that are not here.
-        ["prefetch" | "prefetchu" | "applypriority" | "discard", ..] => prefetch(context),
+        // What is fetched early or kept longer, in caches that are not here.
+        ["prefetch", "global" | "local", "L1" | "L2"]
+        | ["prefetch", "L1" | "L2"]
+        | ["prefetch", "global", "L2::evict_last" | "L2::evict_normal"]
+        | ["prefetchu", "L1"] => hint(context, 1),
+        ["applypriority", "global", "L2::evict_normal"] => hint(context, 2),
         _ => Ok(None),
     }
 }
@@ -175,7 +179,9 @@ fn arrive(context: &mut Context, form: &[&str]) -> Decoded {
     }))))
 }
 
-fn prefetch(context: &mut Context) -> Decoded {
+/// `[address]`, and perhaps a size: nothing to compute.
+fn hint(context: &mut Context, operands: usize) -> Decoded {
+    context.expect(operands)?;
     let _address = context.address(0)?;
     Ok(Some(Op::Lanewise(Box::new(|_, _| {}))))
 }

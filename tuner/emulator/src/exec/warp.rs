@@ -283,8 +283,10 @@ impl Warp {
         let needed = match participants {
             Participants::Active => return Ok(()),
             Participants::All => Lanes::MAX,
+            // All lanes must have the same mask.
             Participants::Members(members) => {
-                self.registers.words[members.slot.0 as usize][active.trailing_zeros() as usize]
+                let masks = self.registers.words[members.slot.0 as usize];
+                lanes_of(active).map(|lane| masks[lane]).find(|&mask| mask != active).unwrap_or(active)
             }
         };
         if needed == active { Ok(()) } else { Err((FaultKind::MissingLanes { needed, active }, None)) }

@@ -119,3 +119,32 @@ fn uniform<const N: usize>(words: &mut [Shadow], at: usize) -> Option<&mut [Shad
     let same = words.iter().fold(true, |same, word| same & (*word == first));
     (same && first != Shadow::SPLIT && at.is_multiple_of(WORD)).then_some(words.as_mut_slice())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn words_say_what_a_note_a_byte_would() {
+        let mut rng = StdRng::seed_from_u64(5);
+        let (mut shadows, mut plain) = (Shadows::new(62), [Shadow::default(); 62]);
+        for _ in 0..20_000 {
+            let length = 1 << rng.random_range(0..5);
+            let at = rng.random_range(0..=(62 - length) / length) * length;
+            // Few writers, so that neighbours become equal again; odd ones are what they read.
+            let next = |last: Shadow, writer: u64| match writer % 2 {
+                0 => Shadow::written(Stamp::new(1, writer)),
+                _ => Shadow { reader: Stamp::new(2, writer), ..last },
+            };
+            let writer = rng.random_range(1..5);
+            let updated = shadows.update(at, length, |byte, last| {
+                assert!((at..at + length).contains(&byte));
+                if last == plain[byte] { Ok(next(last, writer)) } else { Err(byte) }
+            });
+            assert_eq!(updated, Ok(()), "a byte's note is another");
+            plain[at..at + length].iter_mut().for_each(|last| *last = next(*last, writer));
+        }
+    }
+}
