@@ -3,8 +3,8 @@
 use crate::feasible::feasible;
 use crate::footprint::Footprint;
 use nvkv_spec::{
-    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, KvFormat, Mma, Numerics,
-    Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder, Variant,
+    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, ElementFormat, KvFormat,
+    Mma, Numerics, Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder, Variant,
 };
 
 /// How much of the space a tune covers.
@@ -67,6 +67,7 @@ fn problems_of(preset: Preset, operation: Operation) -> Vec<Problem> {
 /// field changed at a time. Full: everything.
 fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
     let fp8_cache = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..BASE };
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..BASE };
     let both = |p: DecodeProblem| Numerics::ALL.iter().map(move |&numerics| DecodeProblem { numerics, ..p });
     match preset {
         Preset::Quick => both(BASE).chain([fp8_cache]).collect(),
@@ -76,7 +77,7 @@ fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
             around.extend([1, 4, 5, 16].map(|group| DecodeProblem { group, ..BASE }));
             around.extend([64, 128].map(|page_size| DecodeProblem { page_size, ..BASE }));
             around.extend([2, 4].map(|q_len| DecodeProblem { q_len, ..BASE }));
-            around.push(DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..BASE });
+            around.extend([DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..BASE }, mixed]);
             around.into_iter().flat_map(both).chain([fp8_cache]).collect()
         }
         Preset::Full => every_decode_problem(),
@@ -88,8 +89,8 @@ fn every_decode_problem() -> Vec<DecodeProblem> {
     for (&kv_format, &numerics) in product(KvFormat::ALL, Numerics::ALL) {
         for (&head_dim, &page_size) in product(&HEAD_DIMS, &PAGE_SIZES) {
             for (&dtype, &v_scale_order) in product(Dtype::ALL, VScaleOrder::ALL) {
-                // An FP8 cache has no block scales to order.
-                if kv_format == KvFormat::Fp8E4m3 && v_scale_order != VScaleOrder::Linear {
+                // FP8 values have no block scales to order.
+                if kv_format.v() == ElementFormat::Fp8E4m3 && v_scale_order != VScaleOrder::Linear {
                     continue;
                 }
                 for (&group, &q_len) in product(&[1, 2, 3, 4, 5, 6, 7, 8, 12, 16], &[1, 2, 4]) {
@@ -105,12 +106,13 @@ fn every_decode_problem() -> Vec<DecodeProblem> {
 fn append_problems(preset: Preset) -> Vec<AppendProblem> {
     let base = BASE.append_problem();
     let fp8_cache = AppendProblem { kv_format: KvFormat::Fp8E4m3, ..base };
+    let mixed = AppendProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..base };
     match preset {
         Preset::Quick => vec![base],
         Preset::Standard => {
             let interleaved = AppendProblem { v_scale_order: VScaleOrder::Interleaved4, ..base };
             let f16 = AppendProblem { dtype: Dtype::F16, ..base };
-            let mut all = vec![base, f16, interleaved, fp8_cache];
+            let mut all = vec![base, f16, interleaved, fp8_cache, mixed];
             all.extend([64, 256].map(|head_dim| AppendProblem { head_dim, ..base }));
             all.extend([64, 128].map(|page_size| AppendProblem { page_size, ..base }));
             all

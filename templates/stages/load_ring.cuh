@@ -82,13 +82,17 @@ struct Origins {
     }
 };
 
+// The pages of V's rows: those of K's where both are as long.
+template <int K_BYTES>
+__device__ __forceinline__ RowPages<V_ROW> v_pages(const RowPages<K_BYTES>& k_pages, Lane lane, int page) {
+    if constexpr (K_BYTES == V_ROW) return k_pages;
+    else return RowPages<V_ROW>(lane, page);
+}
+
 __device__ __forceinline__ void copy_tile(const DecodeParams& p, const Origins& origins, Lane lane, int page, int token, u32 stage) {
     const RowPages<K_ROW> k_pages(lane, page);
     copy_rows(stage, origins.k, p.k_data_page, p.k_data_token, lane, k_pages, token);
-    if constexpr (V_ROW == K_ROW)
-        copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, k_pages, token);
-    else
-        copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, RowPages<V_ROW>(lane, page), token);
+    copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, v_pages(k_pages, lane, page), token);
     if constexpr (K_SCALES + V_SCALES > 0) {
         const ScalePages pages(lane, page);
         if constexpr (K_SCALES > 0)

@@ -305,6 +305,10 @@ fn lists_replace_the_axes_of_the_preset() {
     // FP8 caches have no block scales: their order is no axis.
     let fp8 = space(&[&one[..], &["--kv-format", "fp8_e4m3"]].concat()[2..]);
     assert_eq!(fp8, ["decode-fp8_e4m3-fp8-d256-g5-q2-p32-bf16-linear"]);
+    let mixed = space(&[&one[..], &["--kv-format", "fp8_e4m3+nvfp4"]].concat()[2..]);
+    let expected =
+        ["linear", "interleaved4"].map(|order| format!("decode-fp8_e4m3+nvfp4-fp8-d256-g5-q2-p32-bf16-{order}"));
+    assert_eq!(mixed, expected);
 }
 
 #[test]

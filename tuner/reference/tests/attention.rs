@@ -6,7 +6,7 @@ use common::{random_bits, seeded};
 use nvkv_reference::codec::{e2m1_decode, e4m3_decode, e4m3_encode, fp8_element, from_f32, quantise_block, to_f32};
 use nvkv_reference::{DecodeInputs, DecodeOutput, HostCache, append, decode, decode_head};
 use nvkv_spec::layout::Arrangement;
-use nvkv_spec::{AppendMode, DecodeProblem, Dtype, KvFormat, Numerics, VScaleOrder};
+use nvkv_spec::{AppendMode, DecodeProblem, Dtype, ElementFormat, KvFormat, Numerics, VScaleOrder};
 use rand::seq::SliceRandom;
 
 const HEADS: usize = 2;
@@ -90,7 +90,7 @@ impl Case {
     }
 
     /// One head's `[tokens][D]` matrix of `rows` as it enters products, the tensor scale included.
-    fn dense(&self, rows: &[u16], head: usize, g: f32) -> Vec<Vec<f64>> {
+    fn dense(&self, rows: &[u16], format: ElementFormat, head: usize, g: f32) -> Vec<Vec<f64>> {
         let (p, dim) = (&self.problem, self.problem.head_dim as usize);
         let row = |bits: &[u16]| -> Vec<f64> {
             let x: Vec<f32> = bits.iter().map(|&b| to_f32(p.dtype, b)).collect();
@@ -101,13 +101,23 @@ impl Case {
                     Numerics::Exact => e2m1_decode(code) * e4m3_decode(b.scale),
                 })
             };
-            let elements: Vec<f32> = match p.kv_format {
-                KvFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
-                KvFormat::Fp8E4m3 => x.iter().map(|x| e4m3_decode(e4m3_encode(x / g))).collect(),
+            let elements: Vec<f32> = match format {
+                ElementFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
+                ElementFormat::Fp8E4m3 => x.iter().map(|x| e4m3_decode(e4m3_encode(x / g))).collect(),
             };
             elements.iter().map(|&x| f64::from(x) * f64::from(g)).collect()
         };
         rows.chunks_exact(dim).skip(head).step_by(HEADS).map(row).collect()
+    }
+
+    /// Keys of one head of a request.
+    fn keys(&self, request: usize, head: usize) -> Vec<Vec<f64>> {
+        self.dense(&self.k[request], self.problem.kv_format.k(), head, K_SCALE)
+    }
+
+    /// Values of one head of a request.
+    fn values(&self, request: usize, head: usize) -> Vec<Vec<f64>> {
+        self.dense(&self.v[request], self.problem.kv_format.v(), head, V_SCALE)
     }
 
     /// Query row (request, position, head), scale included.
@@ -127,8 +137,8 @@ impl Case {
         let mut output = DecodeOutput { out: Vec::new(), lse: Vec::new() };
         for request in 0..self.kv_len.len() {
             for (i, head) in (0..q_len).flat_map(|i| (0..HEADS * group).map(move |h| (i, h))) {
-                let keys = self.dense(&self.k[request], head / group, K_SCALE);
-                let values = self.dense(&self.v[request], head / group, V_SCALE);
+                let keys = self.keys(request, head / group);
+                let values = self.values(request, head / group);
                 let query = self.query((request * q_len + i) * HEADS * group + head);
                 // The last query position sees every token, the one before it all but one, and so on.
                 let seen = keys.len().saturating_sub(q_len - 1 - i);
@@ -229,8 +239,8 @@ fn a_huge_key_takes_all_the_weight() {
     case.q.fill(from_f32(Dtype::F16, 40.0));
     let got = decode(&case.inputs());
     for head in 0..HEADS {
-        let key = &case.dense(&case.k[0], head, K_SCALE)[huge];
-        let value = &case.dense(&case.v[0], head, V_SCALE)[huge];
+        let key = &case.keys(0, head)[huge];
+        let value = &case.values(0, head)[huge];
         let score: f64 = key.iter().map(|k| 40.0 * k).sum::<f64>() * f64::from(SM_SCALE);
         assert!(score > 1000.0, "{score} does not overflow");
         for h in 0..2 {
@@ -247,10 +257,10 @@ fn scores_far_below_zero_keep_their_weights() {
     case.q.fill(from_f32(Dtype::F16, -40.0));
     let got = decode(&case.inputs());
     for head in 0..HEADS {
-        let key = &case.dense(&case.k[0], head, K_SCALE)[0];
+        let key = &case.keys(0, head)[0];
         let score: f64 = key.iter().map(|k| -40.0 * k).sum::<f64>() * f64::from(SM_SCALE);
         assert!(score < -1000.0, "{score} does not underflow");
-        let values = case.dense(&case.v[0], head, V_SCALE);
+        let values = case.values(0, head);
         let mean: Vec<f64> = (0..64).map(|d| values.iter().map(|v| v[d]).sum::<f64>() / 40.0).collect();
         for row in [head * 2, head * 2 + 1] {
             assert_close(&got.out[row * 64..][..64], &mean, "the mean of equal weights");
@@ -262,7 +272,7 @@ fn scores_far_below_zero_keep_their_weights() {
 #[test]
 fn constant_values_come_out_unchanged() {
     let case = Case::new(problem(), &[50], |_, v| v.fill(from_f32(Dtype::F16, 1.0)));
-    let constant = case.dense(&case.v[0], 0, V_SCALE)[0][0];
+    let constant = case.values(0, 0)[0][0];
     assert_close(&decode(&case.inputs()).out, &vec![constant; HEADS * 2 * 64], "constant V");
 }
 

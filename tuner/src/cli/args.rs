@@ -87,7 +87,7 @@ pub struct Lists {
     /// Operations: decode, fused, append
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<Operation>, help_heading = "Problems")]
     pub op: Vec<Operation>,
-    /// Storage of the cache: nvfp4, fp8_e4m3
+    /// Storage of the cache: nvfp4, fp8_e4m3, or fp8_e4m3+nvfp4 (K in FP8, V in NVFP4)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<KvFormat>, help_heading = "Problems")]
     pub kv_format: Vec<KvFormat>,
     /// What products are computed from: fp8 (as the NVFP4 cache is defined), exact

@@ -20,7 +20,7 @@ pub struct Args {
     /// decode, fused or append
     #[arg(long, default_value = "decode")]
     op: Operation,
-    /// nvfp4 or fp8_e4m3
+    /// nvfp4, fp8_e4m3, or fp8_e4m3+nvfp4 (K in FP8, V in NVFP4)
     #[arg(long, default_value = "nvfp4")]
     kv_format: KvFormat,
     /// fp8 or exact; not for append [default: fp8]

@@ -286,6 +286,7 @@ mod tests {
             problem(AppendMode::Separate, KvFormat::Nvfp4, VScaleOrder::Interleaved4),
             problem(AppendMode::Fused, KvFormat::Nvfp4, VScaleOrder::Linear),
             problem(AppendMode::Fused, KvFormat::Fp8E4m3, VScaleOrder::Linear),
+            problem(AppendMode::Fused, KvFormat::Fp8E4m3Nvfp4, VScaleOrder::Interleaved4),
         ];
         let cases = |p: &DecodeProblem| decode_cases(p, Depth::Quick).into_iter().map(|c| (*p, c)).collect::<Vec<_>>();
         problems.iter().flat_map(cases).map(|(p, case)| (p, DecodeData::new(&p, &case))).collect()

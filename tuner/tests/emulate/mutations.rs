@@ -25,6 +25,8 @@ enum Kernel {
     Straight,
     /// An FP8 cache.
     Fp8Cache,
+    /// K in FP8, V in NVFP4, the append fused in.
+    Mixed,
     /// The append fused in, two new tokens, V scales interleaved.
     Fused,
     /// The append alone.
@@ -61,7 +63,7 @@ const fn in_batch(
     Mutation { what, file, text, replacement, kernel, on: On::Batch }
 }
 
-use Kernel::{Append, Fp8Cache, Fused, Place, Registers, Straight, Wgmma};
+use Kernel::{Append, Fp8Cache, Fused, Mixed, Place, Registers, Straight, Wgmma};
 
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation] = &[
@@ -119,6 +121,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["row.non_finite += special;", ""]),
     in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
+    in_batch("V requantised to K's format", Mixed, "stages/requant.cuh", ["requantise<V_FORMAT, BF16>", "requantise<K_FORMAT, BF16>"]),
     in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["if (slot < 0) return 0;", ""]),
 ];
 
@@ -159,6 +162,11 @@ impl Kernel {
                 let problem = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..fp8 };
                 let k_path = path(Dequant::Direct, Mma::E4m3);
                 decode(problem, DecodeVariant { k_path, v_path: convert, ..swapped }, Target::Sm121a)
+            }
+            Mixed => {
+                let kv_format = KvFormat::Fp8E4m3Nvfp4;
+                let problem = DecodeProblem { kv_format, append: AppendMode::Fused, ..fp8 };
+                decode(problem, DecodeVariant { k_path: path(Dequant::Direct, Mma::Wgmma), ..swapped }, Target::Sm90a)
             }
             Fused => {
                 let order = VScaleOrder::Interleaved4;
