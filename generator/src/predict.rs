@@ -60,7 +60,7 @@ fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &Com
     match (problem, variant, *shape) {
         (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads }) => {
             let row_tiles = p.query_rows().div_ceil(v.query_tile);
-            let tiles = [batch, kv_heads, row_tiles, context].map(f64::from).iter().product::<f64>() / 16.0;
+            let tiles = [batch, kv_heads, row_tiles, p.seen(context)].map(f64::from).iter().product::<f64>() / 16.0;
             let spills = f64::from(facts.spill_loads + facts.spill_stores) / 4.0;
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))
         }

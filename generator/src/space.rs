@@ -38,6 +38,7 @@ const BASE: DecodeProblem = DecodeProblem {
     dtype: Dtype::Bf16,
     v_scale_order: VScaleOrder::Linear,
     append: AppendMode::Separate,
+    window: None,
 };
 
 /// The problems of a preset, before the command line replaces any of its lists.
@@ -237,21 +238,22 @@ fn decode_variants(preset: Preset) -> Vec<Variant> {
 /// The split policies worth trying at `shape`: as many parts as make one, two, … waves of blocks, rounded down so that
 /// no wave is started for a few.
 pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, preset: Preset) -> Vec<SplitPolicy> {
-    let (Variant::Decode(v), Shape::Decode { context, .. }) = (variant, *shape) else {
+    let (Problem::Decode(p), Variant::Decode(v), Shape::Decode { context, .. }) = (problem, variant, *shape) else {
         return vec![SplitPolicy::Even { splits: 1 }];
     };
+    let seen = p.seen(context);
     let waves: &[u32] = match preset {
         Preset::Quick => &[1, 2, 4],
         Preset::Standard => &[1, 2, 3, 4],
         Preset::Full => &[1, 2, 3, 4, 5, 6, 8],
     };
-    let most = context.div_ceil(v.warps * v.tile_tokens);
+    let most = seen.div_ceil(v.warps * v.tile_tokens);
     let one = splits_a_wave(problem, v, shape, target);
     let mut counts: Vec<u32> = waves.iter().map(|&n| ((f64::from(n) * one) as u32).clamp(1, most)).collect();
     counts.dedup();
     let even = counts.iter().map(|&splits| SplitPolicy::Even { splits });
     // The same parts by tokens: equal at this shape, balanced in a ragged batch.
-    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: context.div_ceil(splits) });
+    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: seen.div_ceil(splits) });
     if preset == Preset::Full { even.chain(chunks).collect() } else { even.collect() }
 }
 

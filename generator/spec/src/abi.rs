@@ -88,6 +88,7 @@ params! {
         q_scale: f32 = "float", "fp32 scale of Q where it is quantised to E4M3: q8 = RN_e4m3(q / q_scale)";
         k_scale: f32 = "float", "fp32 scale of the K tensor";
         v_scale: f32 = "float", "fp32 scale of the V tensor";
+        window: u32 = "unsigned int", "tokens that a query sees, at least 1: the newest up to its own; problems with a window only";
     }
 }
 

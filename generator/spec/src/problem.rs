@@ -68,6 +68,11 @@ pub struct DecodeProblem {
     pub v_scale_order: VScaleOrder,
     /// Whether the kernel also appends.
     pub append: AppendMode,
+    /// Sliding window: a query sees the newest so many tokens up to its own, its own among them; all where there is
+    /// none. This length names the problem and is what it is tuned at; a kernel takes any, at run time
+    /// ([`DecodeParams::window`](crate::abi::DecodeParams)), so that one serves all layers and models.
+    #[serde(default)]
+    pub window: Option<u32>,
 }
 
 /// Appending K and V rows to a paged cache, fixed at compile time.
@@ -99,6 +104,13 @@ impl DecodeProblem {
     /// Query rows that share one KV head of one request: `group * q_len`.
     pub fn query_rows(&self) -> u32 {
         self.group * self.q_len
+    }
+
+    /// How many of `context` cached tokens the queries of a request see together: with a window the newest
+    /// `window + q_len - 1` at most.
+    pub fn seen(&self, context: u32) -> u32 {
+        let together = |window: u32| window.saturating_add(self.q_len).saturating_sub(1);
+        self.window.map_or(context, |window| together(window).min(context))
     }
 
     /// The append that, run first, gives the same cache and output as the fused kernel.
@@ -143,10 +155,13 @@ impl Problem {
     pub fn key(&self) -> String {
         let op = self.operation();
         match self {
-            Self::Decode(p) => format!(
-                "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}",
-                p.kv_format, p.numerics, p.head_dim, p.group, p.q_len, p.page_size, p.dtype, p.v_scale_order
-            ),
+            Self::Decode(p) => {
+                let window = p.window.map_or(String::new(), |window| format!("-w{window}"));
+                format!(
+                    "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}{window}",
+                    p.kv_format, p.numerics, p.head_dim, p.group, p.q_len, p.page_size, p.dtype, p.v_scale_order
+                )
+            }
             Self::Append(p) => {
                 format!("{op}-{}-d{}-p{}-{}-{}", p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order)
             }

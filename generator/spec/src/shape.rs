@@ -41,13 +41,17 @@ impl Shape {
         }
     }
 
-    /// Bytes that a call must move at least: for decode the cached K, V and scales read once; for
+    /// Bytes that a call must move at least: for decode the K, V and scales that its queries see, read once; for
     /// append the 16-bit rows read and the cache rows written.
     pub fn bytes(&self, problem: &Problem) -> u64 {
         let row = u64::from(problem.kv_format().token_bytes(problem.head_dim()));
         match *self {
             Self::Decode { batch, context, kv_heads } => {
-                u64::from(batch) * u64::from(context) * u64::from(kv_heads) * row
+                let seen = match problem {
+                    Problem::Decode(p) => p.seen(context),
+                    Problem::Append(_) => context,
+                };
+                u64::from(batch) * u64::from(seen) * u64::from(kv_heads) * row
             }
             Self::Append { tokens, kv_heads } => {
                 u64::from(tokens) * u64::from(kv_heads) * (row + 4 * u64::from(problem.head_dim()))

@@ -26,6 +26,7 @@ fn problem() -> DecodeProblem {
         dtype: Dtype::F16,
         v_scale_order: VScaleOrder::Linear,
         append: AppendMode::Separate,
+        window: None,
     }
 }
 
@@ -86,6 +87,7 @@ impl Case {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: self.problem.window,
         }
     }
 
@@ -140,14 +142,19 @@ impl Case {
                 let keys = self.keys(request, head / group);
                 let values = self.values(request, head / group);
                 let query = self.query((request * q_len + i) * HEADS * group + head);
-                // The last query position sees every token, the one before it all but one, and so on.
-                let seen = keys.len().saturating_sub(q_len - 1 - i);
+                // Token number of the query, and the tokens that it sees: itself and what is before it in its window.
+                let own = (keys.len() + i) as i64 - q_len as i64;
+                let sees = |token: usize| {
+                    let distance = own - token as i64;
+                    distance >= 0 && p.window.is_none_or(|window| distance < i64::from(window))
+                };
                 let score = |key: &Vec<f64>| (0..dim).map(|d| query[d] * key[d]).sum::<f64>() * f64::from(SM_SCALE);
-                let weights: Vec<f64> = keys[..seen].iter().map(|key| score(key).exp()).collect();
+                let weight = |(token, key)| if sees(token) { score(key).exp() } else { 0.0 };
+                let weights: Vec<f64> = keys.iter().enumerate().map(weight).collect();
                 let sum: f64 = weights.iter().sum();
                 for d in 0..dim {
                     let value: f64 = weights.iter().zip(&values).map(|(w, v)| w * v[d]).sum();
-                    output.out.push(if seen == 0 { 0.0 } else { value / sum });
+                    output.out.push(if sum == 0.0 { 0.0 } else { value / sum });
                 }
                 output.lse.push(sum.ln());
             }
@@ -164,7 +171,7 @@ fn assert_close(got: &[f64], want: &[f64], what: &str) {
     }
 }
 
-/// Every format, numerics class, scale order and q_len; the sizes go round beside them.
+/// Every format, numerics class, scale order and q_len; the sizes and windows go round beside them.
 fn matrix() -> Vec<DecodeProblem> {
     let mut all = Vec::new();
     for &kv_format in KvFormat::ALL {
@@ -182,6 +189,7 @@ fn matrix() -> Vec<DecodeProblem> {
                         dtype: Dtype::ALL[n / 3 % 2],
                         v_scale_order,
                         append: AppendMode::Separate,
+                        window: [None, Some(1), Some(9), Some(1000)][n / 5 % 4],
                     });
                 }
             }
@@ -199,6 +207,23 @@ fn a_ragged_batch_matches_the_plain_softmax() {
         assert_close(&got.out, &want.out, &format!("out of {p:?}"));
         assert_close(&got.lse, &want.lse, &format!("lse of {p:?}"));
     }
+}
+
+/// Pages that lie wholly before the window may have been given away: neither their numbers nor their bytes are read.
+#[test]
+fn what_is_before_the_window_is_never_read() {
+    let p = DecodeProblem { q_len: 2, window: Some(5), ..problem() };
+    let mut case = Case::new(p, &[30], |_, _| ());
+    let want = case.plain();
+    // The first query is token 28: it sees 24 and later ones, which page 3 holds.
+    let given_away: Vec<i32> = case.block_table[..3].to_vec();
+    for page in given_away {
+        let row = case.cache.layout.k_data.row(page as u64, 0, 0);
+        let bytes = case.cache.layout.k_data.strides.page as usize;
+        case.cache.bytes[row..][..bytes].fill(0xff);
+    }
+    case.block_table[..3].fill(-1);
+    assert_close(&decode(&case.inputs()).out, &want.out, "out");
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub struct LaunchRule {
 
 const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_heads * row_tiles)), 1, \
      ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
-     context of any launch; min_split_tokens is 1";
+     context of any launch, or window + q_len - 1 where that is less; min_split_tokens is 1";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
      rows, K and V, are dealt out in order; the grid's second dimension is the head.";
 
@@ -152,9 +152,11 @@ mod tests {
                     [(1, 1, 1), (1, 131_072, 8), (3, 5000, 8), (64, 16384, 2), (4096, 9, 8)]
                 {
                     let shape = Shape::Decode { batch, context, kv_heads };
+                    let Problem::Decode(p) = problem else { unreachable!() };
+                    let seen = p.seen(context);
                     let slots = target.facts().sms * rule.blocks_per_sm;
                     let wave = slots / (batch * kv_heads * rule.row_tiles);
-                    let by_rule = (wave.clamp(1, context.div_ceil(rule.block_tokens)), 1);
+                    let by_rule = (wave.clamp(1, seen.div_ceil(rule.block_tokens)), 1);
                     let timed = default_split(&problem, &variant, &shape, target).launch(context);
                     assert_eq!(by_rule, timed, "{} at {} on {target}", problem.key(), shape.key());
                 }

@@ -67,6 +67,12 @@ pub fn q_len(text: &str) -> Result<u32, String> {
     in_range(text, 1, MAX_Q_LEN)
 }
 
+/// Parses a window's length, tokens; `none` is a window over all tokens.
+pub fn window_or_none(text: &str) -> Result<Option<u32>, String> {
+    let text = text.trim();
+    if text == "none" { Ok(None) } else { size(text).map(Some).map_err(|error| format!("{error}, or none")) }
+}
+
 fn in_range(text: &str, low: u32, high: u32) -> Result<u32, String> {
     text.trim()
         .parse()
@@ -111,6 +117,9 @@ pub struct Lists {
     /// Order of the V block scales: linear, interleaved4
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<VScaleOrder>, help_heading = "Problems")]
     pub v_scale_order: Vec<VScaleOrder>,
+    /// Sliding window, the newest tokens that a query sees: a number, or none
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = window_or_none, allow_negative_numbers = true, help_heading = "Problems")]
+    pub window: Vec<Option<u32>>,
     /// Requests; for append, new tokens
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub batch: Vec<u32>,

@@ -37,6 +37,7 @@ impl Lists {
             ("--numerics", !self.numerics.is_empty()),
             ("--group", !self.group.is_empty()),
             ("--q-len", !self.q_len.is_empty()),
+            ("--window", !self.window.is_empty()),
             ("--context", !self.context.is_empty()),
         ];
         let attends = self.op.is_empty() || self.op.iter().any(|op| *op != Operation::Append);
@@ -61,6 +62,7 @@ impl Lists {
         replace(&mut found, &self.numerics, |p, v| decode(p, |d| d.numerics = v));
         replace(&mut found, &self.group, |p, v| decode(p, |d| d.group = v));
         replace(&mut found, &self.q_len, |p, v| decode(p, |d| d.q_len = v));
+        replace(&mut found, &self.window, |p, v| decode(p, |d| d.window = v));
         found.iter_mut().for_each(drop_unused_order);
         unique(found)
     }

@@ -38,6 +38,9 @@ pub struct Args {
     /// New tokens a request, 1 to 8; not for append [default: 1]
     #[arg(long, value_parser = args::q_len, allow_negative_numbers = true)]
     q_len: Option<u32>,
+    /// Sliding window, the newest tokens that a query sees; not for append [default: all]
+    #[arg(long, value_name = "N", value_parser = args::size, allow_negative_numbers = true)]
+    window: Option<u32>,
     /// f16 or bf16
     #[arg(long, default_value = "bf16")]
     dtype: Dtype,
@@ -86,6 +89,7 @@ impl Args {
         let of_decode = [
             ("--numerics", self.numerics.is_some(), false),
             ("--q-len", self.q_len.is_some(), false),
+            ("--window", self.window.is_some(), false),
             ("--group", self.group.is_some(), true),
             ("--batch", self.batch.is_some(), true),
             ("--context", self.context.is_some(), true),
@@ -101,8 +105,18 @@ impl Args {
         };
         let append = if self.op == Operation::Fused { AppendMode::Fused } else { AppendMode::Separate };
         let (numerics, q_len) = (self.numerics.unwrap_or(Numerics::Fp8), self.q_len.unwrap_or(1));
-        let problem =
-            DecodeProblem { kv_format, numerics, head_dim, group, q_len, page_size, dtype, v_scale_order, append };
+        let problem = DecodeProblem {
+            kv_format,
+            numerics,
+            head_dim,
+            group,
+            q_len,
+            page_size,
+            dtype,
+            v_scale_order,
+            append,
+            window: self.window,
+        };
         Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads }))
     }
 

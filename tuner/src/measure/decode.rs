@@ -120,6 +120,7 @@ impl DecodeBench {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: p.window.unwrap_or_default(),
             ..DecodeParams::default()
         })
     }

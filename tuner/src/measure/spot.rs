@@ -79,6 +79,7 @@ impl SpotInputs<'_> {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: p.window,
         };
         Spot { request, kv_head, expected: decode_head(&inputs, 0, 0).out }
     }
@@ -132,6 +133,7 @@ mod tests {
                 dtype: Dtype::Bf16,
                 v_scale_order: order,
                 append: mode,
+                window: Some(9),
             };
             let (batch, context, kv_heads) = (3u32, 21, 2);
             let mut rng = seeded("spot");
@@ -174,6 +176,7 @@ mod tests {
                 q_scale: Q_SCALE,
                 k_scale: K_SCALE,
                 v_scale: V_SCALE,
+                window: problem.window,
             };
             let whole = decode(&inputs).out;
             assert_eq!(spots.iter().map(|s| (s.request, s.kv_head)).collect::<Vec<_>>(), [(0, 0), (2, 1)]);

@@ -126,6 +126,7 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         q_scale: Q_SCALE,
         k_scale: K_SCALE,
         v_scale: V_SCALE,
+        window: data.case.window(inputs.problem).unwrap_or_default(),
         ..DecodeParams::default()
     })
 }

@@ -119,6 +119,7 @@ fn batch() -> DecodeCase {
         with_lse: true,
         padded: false,
         splits: vec![SplitPolicy::Even { splits: 3 }],
+        window: None,
     }
 }
 

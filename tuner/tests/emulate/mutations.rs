@@ -105,14 +105,14 @@ const MUTATIONS: &[Mutation] = &[
     // Masks and softmax.
     in_batch("one token too many", Wgmma, "stages/scores.cuh", [">= visible)", "> visible)"]),
     in_batch("a new token that sees the next", Fused, "stages/work.cuh", ["- Q_LEN + i + 1", "- Q_LEN + i + 2"]),
-    in_batch("NaN past the end in V", Registers, "stages/load_registers.cuh", ["< work.kv_len) continue;", "<= work.kv_len) continue;"]),
+    in_batch("NaN past the end in V", Registers, "stages/load_registers.cuh", ["if (at < work.kv_len", "if (at <= work.kv_len"]),
     in_batch("NaN past the end of a ring's V", Wgmma, "stages/load_ring.cuh", ["max(work.kv_len - token, 0)", "max(work.kv_len - token + 1, 0)"]),
     Mutation { on: On::HugeKey, ..in_batch("output not rescaled", Wgmma, "stages/softmax.cuh", ["scale_output(state, factor);", ""]) },
     Mutation { on: On::HugeKey, ..in_batch("sum not rescaled", Place, "stages/softmax.cuh", ["state.sum[slot] *= factor[slot];", ""]) },
     in_batch("log-sum-exp to base 2", Wgmma, "stages/store.cuh", ["LN2 * (state.max", "(state.max"]),
     // Splits.
     in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["split < work.splits; split += WARPS", "split < work.splits - 1; split += WARPS"]),
-    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["(work.kv_len + tokens - 1) / tokens", "work.kv_len / tokens"]),
+    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["(span + tokens - 1) / tokens", "span / tokens"]),
     Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - next) * q.scale[slot])", "1.0f"]) },
     in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["!= work.splits - 1", "!= work.splits"]),
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),

@@ -26,8 +26,9 @@ fn launch(query: &Query, kernel: &KernelRecord, split: Option<SplitPolicy>) -> L
 fn command(query: &Query) -> String {
     let (op, shared) = match query.problem {
         Problem::Decode(p) => {
+            let window = p.window.map_or(String::new(), |window| format!(" --window {window}"));
             let own = format!(
-                "{} --numerics {} --group {} --q-len {}",
+                "{} --numerics {} --group {} --q-len {}{window}",
                 query.problem.operation(),
                 p.numerics,
                 p.group,
