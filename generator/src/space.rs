@@ -39,6 +39,7 @@ const BASE: DecodeProblem = DecodeProblem {
     v_scale_order: VScaleOrder::Linear,
     append: AppendMode::Separate,
     window: None,
+    sinks: false,
 };
 
 /// The problems of a preset, before the command line replaces any of its lists.

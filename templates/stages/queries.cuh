@@ -105,7 +105,6 @@ __device__ __forceinline__ void store_operand(const u32* slice, float q_scale, f
 }
 
 __device__ __forceinline__ void prepare_queries(const DecodeParams& p, const RawQueries& raw, Lane lane, u32 shared_q, Queries& q) {
-    constexpr float LOG2E = 1.4426950408889634f;
     constexpr float RESCALE = K_DEQUANT == Dequant::place ? PLACE_SCALE : 1.0f;
     const float base = p.sm_scale * p.k_scale * (EXACT ? 1.0f : p.q_scale) * LOG2E * RESCALE;
 #pragma unroll

@@ -62,6 +62,7 @@ pub fn decode(head_dim: u32) -> Problem {
         v_scale_order: VScaleOrder::Linear,
         append: AppendMode::Separate,
         window: None,
+        sinks: false,
     })
 }
 

@@ -73,6 +73,10 @@ pub struct DecodeProblem {
     /// ([`DecodeParams::window`](crate::abi::DecodeParams)), so that one serves all layers and models.
     #[serde(default)]
     pub window: Option<u32>,
+    /// Attention sinks: a logit of each query head joins the denominator of its softmax, and nothing else
+    /// ([`DecodeParams::sinks`](crate::abi::DecodeParams); gpt-oss). The log-sum-exp includes it.
+    #[serde(default)]
+    pub sinks: bool,
 }
 
 /// Appending K and V rows to a paged cache, fixed at compile time.
@@ -157,8 +161,9 @@ impl Problem {
         match self {
             Self::Decode(p) => {
                 let window = p.window.map_or(String::new(), |window| format!("-w{window}"));
+                let sinks = if p.sinks { "-sinks" } else { "" };
                 format!(
-                    "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}{window}",
+                    "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}{window}{sinks}",
                     p.kv_format, p.numerics, p.head_dim, p.group, p.q_len, p.page_size, p.dtype, p.v_scale_order
                 )
             }

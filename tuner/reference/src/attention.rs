@@ -31,6 +31,8 @@ pub struct DecodeInputs<'a> {
     pub v_scale: f32,
     /// Tokens that a query sees: the newest up to its own. Where the problem has a window, and only there.
     pub window: Option<u32>,
+    /// A logit of each query head, natural units `[Hq]`. Where the problem has sinks, and only there.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Result of one KV head of one request. Row `i * group + h` is query position i, head h of the group.
@@ -38,7 +40,7 @@ pub struct DecodeInputs<'a> {
 pub struct DecodeRows {
     /// Outputs `[q_len * group, D]`; zeros where no token is visible.
     pub out: Vec<f64>,
-    /// Log-sum-exp of the scores, natural log `[q_len * group]`; -inf where no token is visible.
+    /// Log-sum-exp of the scores and the sink, natural log `[q_len * group]`; -inf where there is neither.
     pub lse: Vec<f64>,
 }
 
@@ -95,6 +97,12 @@ impl DecodeInputs<'_> {
         }
     }
 
+    /// The sink of query head `head` of the group of `kv_head`; -inf, a weight of 0, where there are none.
+    fn sink(&self, kv_head: u32, head: usize) -> f64 {
+        let index = (kv_head * self.problem.group) as usize + head;
+        self.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[index]))
+    }
+
     /// Page, and token in it, of token `token` of `request`.
     fn locate(&self, request: usize, token: usize) -> (u64, u32) {
         let page_size = self.problem.page_size as usize;
@@ -113,6 +121,7 @@ impl DecodeInputs<'_> {
         let rows = self.kv_len.len() * p.q_len as usize * self.heads();
         assert_eq!(self.q.len(), rows * p.head_dim as usize, "elements of q");
         assert_eq!(self.window.is_some(), p.window.is_some(), "a window where the problem has one");
+        assert_eq!(self.sinks.map(<[f32]>::len), p.sinks.then(|| self.heads()), "sinks where the problem has them");
     }
 }
 
@@ -121,7 +130,8 @@ impl DecodeInputs<'_> {
 /// `score = sm_scale * g_k * sum(q k)` (times `q_scale` in class `fp8`), softmax over the visible tokens with
 /// the maximum subtracted, `out = g_v * sum(p v)`; sums in f64. Query position i is token `kv_len - q_len + i`; it sees
 /// itself and the tokens before it, with a window of W the newest W of these (Hugging Face's `sliding_window`;
-/// FlashInfer's `window_left` is W - 1). Tokens that no query sees are never read.
+/// FlashInfer's `window_left` is W - 1). Tokens that no query sees are never read. A sink adds `exp(sink)` to the
+/// softmax's denominator, and so to the log-sum-exp (as in Hugging Face's gpt-oss: a column that is dropped again).
 ///
 /// # Panics
 /// Where the inputs have another shape than the problem, or the block table names a page that the cache lacks.
@@ -130,7 +140,9 @@ pub fn decode_head(inputs: &DecodeInputs, request: usize, kv_head: u32) -> Decod
     let rows = inputs.problem.query_rows() as usize;
     let visible: Vec<Range<usize>> = (0..rows).map(|row| inputs.visible(request, row)).collect();
     let mut weights = scores(inputs, request, kv_head, &visible);
-    let lse = weights.iter_mut().map(|row| softmax(row)).collect();
+    let group = inputs.problem.group as usize;
+    let softmax = |(row, scores): (usize, &mut Vec<f64>)| softmax(scores, inputs.sink(kv_head, row % group));
+    let lse = weights.iter_mut().enumerate().map(softmax).collect();
     DecodeRows { out: weighted_values(inputs, request, kv_head, &visible, &weights), lse }
 }
 
@@ -161,11 +173,15 @@ fn scores(inputs: &DecodeInputs, request: usize, kv_head: u32, visible: &[Range<
     scores
 }
 
-/// Turns scores into weights that sum to 1; returns their log-sum-exp, for no scores -inf as the logarithm of 0.
-fn softmax(scores: &mut [f64]) -> f64 {
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+/// Turns scores into weights that sum to 1 with that of the sink; returns the log-sum-exp of all, for nothing -inf as the
+/// logarithm of 0.
+fn softmax(scores: &mut [f64], sink: f64) -> f64 {
+    let max = scores.iter().copied().fold(sink, f64::max);
+    if max == f64::NEG_INFINITY {
+        return max;
+    }
     scores.iter_mut().for_each(|s| *s = (*s - max).exp());
-    let sum: f64 = scores.iter().sum();
+    let sum = scores.iter().sum::<f64>() + (sink - max).exp();
     scores.iter_mut().for_each(|s| *s /= sum);
     max + sum.ln()
 }

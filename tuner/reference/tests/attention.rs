@@ -27,6 +27,7 @@ fn problem() -> DecodeProblem {
         v_scale_order: VScaleOrder::Linear,
         append: AppendMode::Separate,
         window: None,
+        sinks: false,
     }
 }
 
@@ -41,6 +42,8 @@ struct Case {
     block_table: Vec<i32>,
     stride: usize,
     kv_len: Vec<i32>,
+    /// Some large, some that are none, where the problem has sinks.
+    sinks: Option<Vec<f32>>,
 }
 
 impl Case {
@@ -72,7 +75,9 @@ impl Case {
         }
         let queries = kv_len.len() * problem.q_len as usize * HEADS * problem.group as usize;
         let q = random_bits(&mut rng, problem.dtype, queries * dim);
-        Self { problem, q, k, v, cache, block_table, stride, kv_len: kv_len.to_vec() }
+        let sinks = (0..HEADS * problem.group as usize).map(|head| [0.5, -2.0, 9.0, f32::NEG_INFINITY][head % 4]);
+        let sinks = problem.sinks.then(|| sinks.collect());
+        Self { problem, q, k, v, cache, block_table, stride, kv_len: kv_len.to_vec(), sinks }
     }
 
     fn inputs(&self) -> DecodeInputs<'_> {
@@ -88,6 +93,7 @@ impl Case {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: self.problem.window,
+            sinks: self.sinks.as_deref(),
         }
     }
 
@@ -151,7 +157,8 @@ impl Case {
                 let score = |key: &Vec<f64>| (0..dim).map(|d| query[d] * key[d]).sum::<f64>() * f64::from(SM_SCALE);
                 let weight = |(token, key)| if sees(token) { score(key).exp() } else { 0.0 };
                 let weights: Vec<f64> = keys.iter().enumerate().map(weight).collect();
-                let sum: f64 = weights.iter().sum();
+                let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                let sum: f64 = sink + weights.iter().sum::<f64>();
                 for d in 0..dim {
                     let value: f64 = weights.iter().zip(&values).map(|(w, v)| w * v[d]).sum();
                     output.out.push(if sum == 0.0 { 0.0 } else { value / sum });
@@ -171,7 +178,7 @@ fn assert_close(got: &[f64], want: &[f64], what: &str) {
     }
 }
 
-/// Every format, numerics class, scale order and q_len; the sizes and windows go round beside them.
+/// Every format, numerics class, scale order and q_len; what else there is goes round beside them.
 fn matrix() -> Vec<DecodeProblem> {
     let mut all = Vec::new();
     for &kv_format in KvFormat::ALL {
@@ -190,6 +197,7 @@ fn matrix() -> Vec<DecodeProblem> {
                         v_scale_order,
                         append: AppendMode::Separate,
                         window: [None, Some(1), Some(9), Some(1000)][n / 5 % 4],
+                        sinks: n % 3 == 1,
                     });
                 }
             }

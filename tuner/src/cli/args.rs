@@ -73,6 +73,15 @@ pub fn window_or_none(text: &str) -> Result<Option<u32>, String> {
     if text == "none" { Ok(None) } else { size(text).map(Some).map_err(|error| format!("{error}, or none")) }
 }
 
+/// Parses whether a problem has a feature.
+pub fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("must be yes or no".into()),
+    }
+}
+
 fn in_range(text: &str, low: u32, high: u32) -> Result<u32, String> {
     text.trim()
         .parse()
@@ -120,6 +129,9 @@ pub struct Lists {
     /// Sliding window, the newest tokens that a query sees: a number, or none
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = window_or_none, allow_negative_numbers = true, help_heading = "Problems")]
     pub window: Vec<Option<u32>>,
+    /// A logit of each query head joins its softmax's denominator: yes (the option alone), no, or both
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = yes_or_no, num_args = 0..=1, require_equals = true, default_missing_value = "yes", help_heading = "Problems")]
+    pub sinks: Vec<bool>,
     /// Requests; for append, new tokens
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub batch: Vec<u32>,

@@ -41,6 +41,9 @@ pub struct Args {
     /// Sliding window, the newest tokens that a query sees; not for append [default: all]
     #[arg(long, value_name = "N", value_parser = args::size, allow_negative_numbers = true)]
     window: Option<u32>,
+    /// With attention sinks; not for append
+    #[arg(long)]
+    sinks: bool,
     /// f16 or bf16
     #[arg(long, default_value = "bf16")]
     dtype: Dtype,
@@ -90,6 +93,7 @@ impl Args {
             ("--numerics", self.numerics.is_some(), false),
             ("--q-len", self.q_len.is_some(), false),
             ("--window", self.window.is_some(), false),
+            ("--sinks", self.sinks, false),
             ("--group", self.group.is_some(), true),
             ("--batch", self.batch.is_some(), true),
             ("--context", self.context.is_some(), true),
@@ -116,6 +120,7 @@ impl Args {
             v_scale_order,
             append,
             window: self.window,
+            sinks: self.sinks,
         };
         Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads }))
     }

@@ -4,7 +4,9 @@ use super::fill::Pattern;
 use super::probe::Probe;
 use super::spot::{Spot, SpotInputs};
 use crate::gpu::{Buffer, CudaError, Device, DeviceCache};
-use crate::verify::{Failure, K_SCALE, Q_SCALE, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sm_scale};
+use crate::verify::{
+    Failure, K_SCALE, Q_SCALE, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sinks, sm_scale,
+};
 use nvkv_generator::Launch;
 use nvkv_spec::abi::{DecodeParams, DevicePtr};
 use nvkv_spec::layout::{Arrangement, CacheLayout, PagedTensor};
@@ -27,6 +29,7 @@ pub(super) struct DecodeBench {
     block_table: Buffer,
     blocks: u32,
     kv_len: Buffer,
+    sinks: Buffer,
     status: Buffer,
     out: Buffer,
     spots: Vec<Spot>,
@@ -58,6 +61,7 @@ impl DecodeBench {
             AppendMode::Fused => tokens * (kv_heads * dim) as usize,
         };
         let new_rows: [Vec<u16>; 2] = std::array::from_fn(|_| normal_bits(&mut rng, problem.dtype, new_elements));
+        let sinks = if problem.sinks { sinks(&mut rng, kv_heads * problem.group) } else { Vec::new() };
         let inputs = SpotInputs {
             problem,
             layout: &layout,
@@ -66,6 +70,7 @@ impl DecodeBench {
             block_table: &block_table,
             q: &q,
             new_rows: &new_rows,
+            sinks: &sinks,
         };
         let spots = inputs.spots(batch);
         Ok(Self {
@@ -80,6 +85,7 @@ impl DecodeBench {
             block_table: Buffer::from_slice(device, &block_table)?,
             blocks,
             kv_len: Buffer::from_slice(device, &vec![context as i32; batch as usize])?,
+            sinks: Buffer::from_slice(device, &sinks)?,
             status: Buffer::from_slice(device, &[0u32])?,
             spots,
         })
@@ -121,6 +127,7 @@ impl DecodeBench {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: p.window.unwrap_or_default(),
+            sinks: if p.sinks { self.sinks.address() } else { 0 },
             ..DecodeParams::default()
         })
     }

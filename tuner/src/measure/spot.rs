@@ -47,6 +47,8 @@ pub(super) struct SpotInputs<'a> {
     pub(super) block_table: &'a [i32],
     pub(super) q: &'a [u16],
     pub(super) new_rows: &'a [Vec<u16>; 2],
+    /// `[Hq]`, or empty.
+    pub(super) sinks: &'a [f32],
 }
 
 impl SpotInputs<'_> {
@@ -68,6 +70,7 @@ impl SpotInputs<'_> {
             let [k, v] = self.new_rows.each_ref().map(|tensor| of_head(1, tensor));
             append(&p.append_problem(), &k, &v, &slots, K_SCALE, V_SCALE, &mut cache);
         }
+        let group = (kv_head * p.group) as usize..((kv_head + 1) * p.group) as usize;
         let inputs = DecodeInputs {
             problem: p,
             q: &of_head(p.group, self.q),
@@ -80,6 +83,7 @@ impl SpotInputs<'_> {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: p.window,
+            sinks: p.sinks.then(|| &self.sinks[group]),
         };
         Spot { request, kv_head, expected: decode_head(&inputs, 0, 0).out }
     }
@@ -134,6 +138,7 @@ mod tests {
                 v_scale_order: order,
                 append: mode,
                 window: Some(9),
+                sinks: true,
             };
             let (batch, context, kv_heads) = (3u32, 21, 2);
             let mut rng = seeded("spot");
@@ -151,6 +156,7 @@ mod tests {
             let block_table = [5, 3, 8, 0, 1, 7, 2, 6, 4];
             let q = normal_bits(&mut rng, problem.dtype, 3 * 2 * 6 * 64);
             let new_rows = std::array::from_fn(|_| normal_bits(&mut rng, problem.dtype, 3 * 2 * 2 * 64));
+            let sinks = [0.5, -1.0, 2.0, 3.0, -4.0, 5.0];
             let spots = SpotInputs {
                 problem: &problem,
                 layout: &layout,
@@ -159,6 +165,7 @@ mod tests {
                 block_table: &block_table,
                 q: &q,
                 new_rows: &new_rows,
+                sinks: &sinks,
             }
             .spots(batch);
             if mode == AppendMode::Fused {
@@ -177,6 +184,7 @@ mod tests {
                 k_scale: K_SCALE,
                 v_scale: V_SCALE,
                 window: problem.window,
+                sinks: problem.sinks.then_some(&sinks),
             };
             let whole = decode(&inputs).out;
             assert_eq!(spots.iter().map(|s| (s.request, s.kv_head)).collect::<Vec<_>>(), [(0, 0), (2, 1)]);

@@ -44,6 +44,7 @@ struct Inputs<'a, E: Executor> {
     new_rows: Option<[E::Memory; 2]>,
     block_table: E::Memory,
     kv_len: E::Memory,
+    sinks: Option<E::Memory>,
 }
 
 impl<'a, E: Executor> Inputs<'a, E> {
@@ -67,6 +68,7 @@ impl<'a, E: Executor> Inputs<'a, E> {
             new_rows,
             block_table: on.hold(&data.block_table)?,
             kv_len: on.hold(&data.kv_len)?,
+            sinks: problem.sinks.then(|| on.hold(&data.sinks)).transpose()?,
         })
     }
 }
@@ -127,6 +129,7 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         k_scale: K_SCALE,
         v_scale: V_SCALE,
         window: data.case.window(inputs.problem).unwrap_or_default(),
+        sinks: inputs.sinks.as_ref().map_or(0, E::address),
         ..DecodeParams::default()
     })
 }

@@ -1,7 +1,7 @@
 //! Inputs of the cases in host memory, with what the reference makes of them.
 
 use super::case::{AppendCase, Content, DecodeCase};
-use super::random::{aligned_bits, bits, cached_row, hard_bits, huge_row, huge_sign, normal_bits, seeded};
+use super::random::{aligned_bits, bits, cached_row, hard_bits, huge_row, huge_sign, normal_bits, seeded, sinks};
 use nvkv_reference::{DecodeInputs, DecodeOutput, HostCache, append, decode};
 use nvkv_spec::layout::PagedTensor;
 use nvkv_spec::{AppendMode, AppendProblem, DecodeProblem, Problem, VScaleOrder};
@@ -46,6 +46,8 @@ pub struct DecodeData {
     pub new_rows: [Vec<u16>; 2],
     /// Elements of the new rows that are not finite.
     pub non_finite: u32,
+    /// Sink of each query head `[Hq]`; empty where the problem has none.
+    pub sinks: Vec<f32>,
     /// The reference's result.
     pub expected: DecodeOutput,
 }
@@ -83,10 +85,14 @@ impl DecodeData {
             q,
             new_rows: [Vec::new(), Vec::new()],
             non_finite: 0,
+            sinks: Vec::new(),
             expected: DecodeOutput { out: Vec::new(), lse: Vec::new() },
         };
         if problem.append == AppendMode::Fused {
             data.append_new_rows(&mut rng, problem, rows * case.kv_heads as usize * dim);
+        }
+        if problem.sinks {
+            data.sinks = sinks(&mut rng, case.kv_heads * problem.group);
         }
         data.expected = decode(&data.inputs(problem));
         data
@@ -115,6 +121,7 @@ impl DecodeData {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: self.case.window(problem),
+            sinks: problem.sinks.then_some(&self.sinks[..]),
         }
     }
 }
@@ -291,6 +298,7 @@ mod tests {
             v_scale_order,
             append,
             window: None,
+            sinks: false,
         }
     }
 
@@ -303,6 +311,7 @@ mod tests {
             problem(AppendMode::Fused, KvFormat::Fp8E4m3Nvfp4, VScaleOrder::Interleaved4),
             DecodeProblem {
                 window: Some(40),
+                sinks: true,
                 ..problem(AppendMode::Fused, KvFormat::Nvfp4, VScaleOrder::Interleaved4)
             },
         ];

@@ -24,7 +24,7 @@ use guarded::Guarded;
 pub(crate) use host::{K_SCALE, Q_SCALE, V_SCALE, new_slots, sm_scale};
 pub use kept::{Output, outputs_emulated, outputs_on_gpu};
 pub use prepared::Prepared;
-pub(crate) use random::{normal_bits, seeded};
+pub(crate) use random::{normal_bits, seeded, sinks};
 
 use crate::gpu::{CudaError, Device, Kernel};
 use crate::worker::{Depth, VerifyReport, VerifyRequest};

@@ -27,8 +27,9 @@ fn command(query: &Query) -> String {
     let (op, shared) = match query.problem {
         Problem::Decode(p) => {
             let window = p.window.map_or(String::new(), |window| format!(" --window {window}"));
+            let sinks = if p.sinks { " --sinks" } else { "" };
             let own = format!(
-                "{} --numerics {} --group {} --q-len {}{window}",
+                "{} --numerics {} --group {} --q-len {}{window}{sinks}",
                 query.problem.operation(),
                 p.numerics,
                 p.group,
