@@ -91,5 +91,7 @@ fn tile_instructions(problem: &DecodeProblem, variant: &DecodeVariant) -> f64 {
     let query_blocks = f64::from(variant.query_tile) / 8.0;
     let mmas = f64::from(problem.head_dim) / 8.0 * query_blocks;
     let softmax = 30.0 * query_blocks + 25.0 * 16.0 / f64::from(variant.tile_tokens);
-    elements / 8.0 * (k + v) + mmas + softmax + 40.0
+    // Five instructions a score, of which a lane holds four a query block.
+    let cap = if problem.soft_cap { 20.0 * query_blocks } else { 0.0 };
+    elements / 8.0 * (k + v) + mmas + softmax + cap + 40.0
 }

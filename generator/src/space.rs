@@ -40,6 +40,15 @@ const BASE: DecodeProblem = DecodeProblem {
     append: AppendMode::Separate,
     window: None,
     sinks: false,
+    soft_cap: false,
+};
+
+/// Layers of models that ask for more than a softmax: of gpt-oss (sinks; every other layer sees 128 tokens) and of
+/// Gemma 2 9B (a soft cap; every other layer sees 4,096).
+const MODEL_LAYERS: [DecodeProblem; 4] = {
+    let gpt_oss = DecodeProblem { head_dim: 64, sinks: true, ..BASE };
+    let gemma_2 = DecodeProblem { head_dim: 256, group: 2, soft_cap: true, ..BASE };
+    [gpt_oss, DecodeProblem { window: Some(128), ..gpt_oss }, gemma_2, DecodeProblem { window: Some(4096), ..gemma_2 }]
 };
 
 /// The problems of a preset, before the command line replaces any of its lists.
@@ -66,7 +75,7 @@ fn problems_of(preset: Preset, operation: Operation) -> Vec<Problem> {
 }
 
 /// Quick: both numerics classes of the base, and the FP8 cache it is measured against. Standard: the base with one
-/// field changed at a time. Full: everything.
+/// field changed at a time, and [`MODEL_LAYERS`]. Full: everything.
 fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
     let fp8_cache = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..BASE };
     let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..BASE };
@@ -80,7 +89,7 @@ fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
             around.extend([64, 128].map(|page_size| DecodeProblem { page_size, ..BASE }));
             around.extend([2, 4].map(|q_len| DecodeProblem { q_len, ..BASE }));
             around.extend([DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..BASE }, mixed]);
-            around.into_iter().flat_map(both).chain([fp8_cache]).collect()
+            around.into_iter().flat_map(both).chain([fp8_cache]).chain(MODEL_LAYERS).collect()
         }
         Preset::Full => every_decode_problem(),
     }
@@ -102,7 +111,18 @@ fn every_decode_problem() -> Vec<DecodeProblem> {
             }
         }
     }
+    all.extend(with_features(&all));
     all
+}
+
+/// Window, sinks and soft cap, alone and together, on a spread of `problems`: the step shares no factor with the axes, so
+/// that every value of each meets every feature.
+fn with_features(problems: &[DecodeProblem]) -> Vec<DecodeProblem> {
+    let feature = |(i, &problem): (usize, &DecodeProblem)| {
+        let [window, sinks, soft_cap] = [1, 2, 4].map(|bit| (i % 7 + 1) & bit != 0);
+        DecodeProblem { window: window.then_some(128), sinks, soft_cap, ..problem }
+    };
+    problems.iter().step_by(11).enumerate().map(feature).collect()
 }
 
 fn append_problems(preset: Preset) -> Vec<AppendProblem> {
@@ -288,6 +308,7 @@ pub fn default_split(problem: &Problem, variant: &Variant, shape: &Shape, target
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvkv_spec::KernelId;
     use std::collections::HashSet;
 
     #[test]
@@ -296,9 +317,31 @@ mod tests {
             let problems = problems(preset, Operation::ALL);
             let keys: HashSet<_> = problems.iter().map(Problem::key).collect();
             assert_eq!(keys.len(), problems.len());
+            let symbol = |problem| KernelId::new(problem, &default_variant(problem, Target::Sm90a)).symbol();
+            let symbols: HashSet<_> = problems.iter().step_by(97).map(symbol).collect();
+            assert_eq!(symbols.len(), problems.len().div_ceil(97));
+            let identifier = |symbol: &String| symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            assert!(symbols.iter().all(identifier), "{symbols:?}");
             let variants = variants(&problems[0], preset);
             let keys: HashSet<_> = variants.iter().map(Variant::key).collect();
             assert_eq!(keys.len(), variants.len());
+        }
+    }
+
+    #[test]
+    fn every_value_of_each_axis_meets_every_feature() {
+        let keys: Vec<String> = problems(Preset::Full, Operation::ALL).iter().map(Problem::key).collect();
+        let parts = |key: &String| key.split('-').map(String::from).collect::<HashSet<_>>();
+        let features = ["w128", "sinks", "cap"];
+        let (featured, plain): (Vec<_>, Vec<_>) = keys
+            .iter()
+            .map(parts)
+            .filter(|p| !p.contains("append"))
+            .partition(|p| features.iter().any(|f| p.contains(*f)));
+        let values: HashSet<String> = plain.into_iter().flatten().collect();
+        for feature in features {
+            let met = featured.iter().filter(|parts| parts.contains(feature)).flatten().cloned().collect();
+            assert!(values.is_subset(&met), "{feature}: {:?}", values.difference(&met));
         }
     }
 

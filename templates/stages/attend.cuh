@@ -7,6 +7,7 @@ __device__ __forceinline__ void attend_tile(const Work& work, Lane lane, u32 tab
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) start_scores(source.k(b), table, shared_q, q, chains[b]);
     finish_scores(chains, s);
+    if constexpr (SOFT_CAP) cap_scores(q, s);
     if (partly_hidden(work, token))
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) mask_scores(work, lane, token + 16 * b, s[b]);

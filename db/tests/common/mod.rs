@@ -63,6 +63,7 @@ pub fn decode(head_dim: u32) -> Problem {
         append: AppendMode::Separate,
         window: None,
         sinks: false,
+        soft_cap: false,
     })
 }
 

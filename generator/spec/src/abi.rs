@@ -89,6 +89,7 @@ params! {
         k_scale: f32 = "float", "fp32 scale of the K tensor";
         v_scale: f32 = "float", "fp32 scale of the V tensor";
         window: u32 = "unsigned int", "tokens that a query sees, at least 1: the newest up to its own; problems with a window only";
+        soft_cap: f32 = "float", "bound of the scores, natural units, positive: s becomes soft_cap * tanh(s / soft_cap); problems with a soft cap only";
         sinks: DevicePtr = "const float*", "logit of each query head that joins the denominator of its softmax, natural units; -inf is none [Hq]; problems with sinks only";
     }
 }

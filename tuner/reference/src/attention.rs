@@ -31,6 +31,8 @@ pub struct DecodeInputs<'a> {
     pub v_scale: f32,
     /// Tokens that a query sees: the newest up to its own. Where the problem has a window, and only there.
     pub window: Option<u32>,
+    /// Bound of the scores. Where the problem has a soft cap, and only there.
+    pub soft_cap: Option<f32>,
     /// A logit of each query head, natural units `[Hq]`. Where the problem has sinks, and only there.
     pub sinks: Option<&'a [f32]>,
 }
@@ -97,6 +99,12 @@ impl DecodeInputs<'_> {
         }
     }
 
+    /// A score, bounded where there is a soft cap.
+    fn capped(&self, score: f64) -> f64 {
+        let bounded = |cap: f32| f64::from(cap) * (score / f64::from(cap)).tanh();
+        self.soft_cap.map_or(score, bounded)
+    }
+
     /// The sink of query head `head` of the group of `kv_head`; -inf, a weight of 0, where there are none.
     fn sink(&self, kv_head: u32, head: usize) -> f64 {
         let index = (kv_head * self.problem.group) as usize + head;
@@ -121,13 +129,14 @@ impl DecodeInputs<'_> {
         let rows = self.kv_len.len() * p.q_len as usize * self.heads();
         assert_eq!(self.q.len(), rows * p.head_dim as usize, "elements of q");
         assert_eq!(self.window.is_some(), p.window.is_some(), "a window where the problem has one");
+        assert_eq!(self.soft_cap.is_some(), p.soft_cap, "a soft cap where the problem has one");
         assert_eq!(self.sinks.map(<[f32]>::len), p.sinks.then(|| self.heads()), "sinks where the problem has them");
     }
 }
 
 /// Attention of one KV head of one request.
 ///
-/// `score = sm_scale * g_k * sum(q k)` (times `q_scale` in class `fp8`), softmax over the visible tokens with
+/// `score = sm_scale * g_k * sum(q k)` (times `q_scale` in class `fp8`; then bounded by a soft cap), softmax over the visible tokens with
 /// the maximum subtracted, `out = g_v * sum(p v)`; sums in f64. Query position i is token `kv_len - q_len + i`; it sees
 /// itself and the tokens before it, with a window of W the newest W of these (Hugging Face's `sliding_window`;
 /// FlashInfer's `window_left` is W - 1). Tokens that no query sees are never read. A sink adds `exp(sink)` to the
@@ -166,7 +175,7 @@ fn scores(inputs: &DecodeInputs, request: usize, kv_head: u32, visible: &[Range<
         inputs.cache.k_row(p.numerics, page, kv_head, offset, &mut key);
         for ((scores, query), visible) in scores.iter_mut().zip(queries.chunks_exact(dim)).zip(visible) {
             if visible.contains(&token) {
-                scores.push(scale * dot(query, &key));
+                scores.push(inputs.capped(scale * dot(query, &key)));
             }
         }
     }

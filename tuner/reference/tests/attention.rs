@@ -14,6 +14,7 @@ const SM_SCALE: f32 = 0.11;
 const Q_SCALE: f32 = 0.017;
 const K_SCALE: f32 = 0.013;
 const V_SCALE: f32 = 0.7;
+const SOFT_CAP: f32 = 1.5;
 
 fn problem() -> DecodeProblem {
     DecodeProblem {
@@ -28,6 +29,7 @@ fn problem() -> DecodeProblem {
         append: AppendMode::Separate,
         window: None,
         sinks: false,
+        soft_cap: false,
     }
 }
 
@@ -93,6 +95,7 @@ impl Case {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: self.problem.window,
+            soft_cap: self.problem.soft_cap.then_some(SOFT_CAP),
             sinks: self.sinks.as_deref(),
         }
     }
@@ -155,6 +158,8 @@ impl Case {
                     distance >= 0 && p.window.is_none_or(|window| distance < i64::from(window))
                 };
                 let score = |key: &Vec<f64>| (0..dim).map(|d| query[d] * key[d]).sum::<f64>() * f64::from(SM_SCALE);
+                let cap = f64::from(SOFT_CAP);
+                let score = |key| if p.soft_cap { cap * (score(key) / cap).tanh() } else { score(key) };
                 let weight = |(token, key)| if sees(token) { score(key).exp() } else { 0.0 };
                 let weights: Vec<f64> = keys.iter().enumerate().map(weight).collect();
                 let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
@@ -198,6 +203,7 @@ fn matrix() -> Vec<DecodeProblem> {
                         append: AppendMode::Separate,
                         window: [None, Some(1), Some(9), Some(1000)][n / 5 % 4],
                         sinks: n % 3 == 1,
+                        soft_cap: n % 7 % 2 == 1,
                     });
                 }
             }

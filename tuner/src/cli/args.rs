@@ -132,6 +132,9 @@ pub struct Lists {
     /// A logit of each query head joins its softmax's denominator: yes (the option alone), no, or both
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = yes_or_no, num_args = 0..=1, require_equals = true, default_missing_value = "yes", help_heading = "Problems")]
     pub sinks: Vec<bool>,
+    /// Scores are bounded, s = cap * tanh(s / cap): yes (the option alone), no, or both
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = yes_or_no, num_args = 0..=1, require_equals = true, default_missing_value = "yes", help_heading = "Problems")]
+    pub soft_cap: Vec<bool>,
     /// Requests; for append, new tokens
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub batch: Vec<u32>,

@@ -39,6 +39,7 @@ impl Lists {
             ("--q-len", !self.q_len.is_empty()),
             ("--window", !self.window.is_empty()),
             ("--sinks", !self.sinks.is_empty()),
+            ("--soft-cap", !self.soft_cap.is_empty()),
             ("--context", !self.context.is_empty()),
         ];
         let attends = self.op.is_empty() || self.op.iter().any(|op| *op != Operation::Append);
@@ -65,6 +66,7 @@ impl Lists {
         replace(&mut found, &self.q_len, |p, v| decode(p, |d| d.q_len = v));
         replace(&mut found, &self.window, |p, v| decode(p, |d| d.window = v));
         replace(&mut found, &self.sinks, |p, v| decode(p, |d| d.sinks = v));
+        replace(&mut found, &self.soft_cap, |p, v| decode(p, |d| d.soft_cap = v));
         found.iter_mut().for_each(drop_unused_order);
         unique(found)
     }

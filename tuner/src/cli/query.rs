@@ -44,6 +44,9 @@ pub struct Args {
     /// With attention sinks; not for append
     #[arg(long)]
     sinks: bool,
+    /// With a soft cap of the scores; not for append
+    #[arg(long)]
+    soft_cap: bool,
     /// f16 or bf16
     #[arg(long, default_value = "bf16")]
     dtype: Dtype,
@@ -94,6 +97,7 @@ impl Args {
             ("--q-len", self.q_len.is_some(), false),
             ("--window", self.window.is_some(), false),
             ("--sinks", self.sinks, false),
+            ("--soft-cap", self.soft_cap, false),
             ("--group", self.group.is_some(), true),
             ("--batch", self.batch.is_some(), true),
             ("--context", self.context.is_some(), true),
@@ -121,6 +125,7 @@ impl Args {
             append,
             window: self.window,
             sinks: self.sinks,
+            soft_cap: self.soft_cap,
         };
         Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads }))
     }

@@ -5,7 +5,7 @@ use super::probe::Probe;
 use super::spot::{Spot, SpotInputs};
 use crate::gpu::{Buffer, CudaError, Device, DeviceCache};
 use crate::verify::{
-    Failure, K_SCALE, Q_SCALE, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sinks, sm_scale,
+    Failure, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sinks, sm_scale,
 };
 use nvkv_generator::Launch;
 use nvkv_spec::abi::{DecodeParams, DevicePtr};
@@ -127,6 +127,7 @@ impl DecodeBench {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: p.window.unwrap_or_default(),
+            soft_cap: if p.soft_cap { SOFT_CAP } else { 0.0 },
             sinks: if p.sinks { self.sinks.address() } else { 0 },
             ..DecodeParams::default()
         })

@@ -1,7 +1,7 @@
 //! The reference's result for single heads of a shape too large to compute in full.
 
 use super::fill::Pattern;
-use crate::verify::{K_SCALE, Q_SCALE, V_SCALE, new_slots, sm_scale};
+use crate::verify::{K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, new_slots, sm_scale};
 use nvkv_reference::{DecodeInputs, HostCache, append, decode_head};
 use nvkv_spec::layout::{Arrangement, CacheLayout, PagedTensor};
 use nvkv_spec::{AppendMode, DecodeProblem};
@@ -83,6 +83,7 @@ impl SpotInputs<'_> {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: p.window,
+            soft_cap: p.soft_cap.then_some(SOFT_CAP),
             sinks: p.sinks.then(|| &self.sinks[group]),
         };
         Spot { request, kv_head, expected: decode_head(&inputs, 0, 0).out }
@@ -139,6 +140,7 @@ mod tests {
                 append: mode,
                 window: Some(9),
                 sinks: true,
+                soft_cap: true,
             };
             let (batch, context, kv_heads) = (3u32, 21, 2);
             let mut rng = seeded("spot");
@@ -184,6 +186,7 @@ mod tests {
                 k_scale: K_SCALE,
                 v_scale: V_SCALE,
                 window: problem.window,
+                soft_cap: problem.soft_cap.then_some(SOFT_CAP),
                 sinks: problem.sinks.then_some(&sinks),
             };
             let whole = decode(&inputs).out;

@@ -1,7 +1,7 @@
 //! One decode case.
 
 use super::executor::Executor;
-use super::host::{DecodeData, K_SCALE, Q_SCALE, V_SCALE, sm_scale};
+use super::host::{DecodeData, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, sm_scale};
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
 use crate::gpu::{DeviceCache, Geometry};
@@ -129,6 +129,7 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         k_scale: K_SCALE,
         v_scale: V_SCALE,
         window: data.case.window(inputs.problem).unwrap_or_default(),
+        soft_cap: if inputs.problem.soft_cap { SOFT_CAP } else { 0.0 },
         sinks: inputs.sinks.as_ref().map_or(0, E::address),
         ..DecodeParams::default()
     })

@@ -16,6 +16,8 @@ pub const Q_SCALE: f32 = 0.02;
 pub const K_SCALE: f32 = 0.4;
 /// Scale of the V tensor.
 pub const V_SCALE: f32 = 0.7;
+/// Soft cap: of the size of the larger scores, so that it bends them.
+pub const SOFT_CAP: f32 = 3.0;
 /// Pages that no request owns.
 const UNUSED_PAGES: usize = 3;
 
@@ -121,6 +123,7 @@ impl DecodeData {
             k_scale: K_SCALE,
             v_scale: V_SCALE,
             window: self.case.window(problem),
+            soft_cap: problem.soft_cap.then_some(SOFT_CAP),
             sinks: problem.sinks.then_some(&self.sinks[..]),
         }
     }
@@ -299,6 +302,7 @@ mod tests {
             append,
             window: None,
             sinks: false,
+            soft_cap: false,
         }
     }
 

@@ -28,8 +28,9 @@ fn command(query: &Query) -> String {
         Problem::Decode(p) => {
             let window = p.window.map_or(String::new(), |window| format!(" --window {window}"));
             let sinks = if p.sinks { " --sinks" } else { "" };
+            let cap = if p.soft_cap { " --soft-cap" } else { "" };
             let own = format!(
-                "{} --numerics {} --group {} --q-len {}{window}{sinks}",
+                "{} --numerics {} --group {} --q-len {}{window}{sinks}{cap}",
                 query.problem.operation(),
                 p.numerics,
                 p.group,
