@@ -1,6 +1,7 @@
 //! Generated kernels in the emulator: compiled by NVRTC for every target, run on the CPU, held to the reference.
 
 mod defined;
+mod features;
 mod mutations;
 mod samples;
 mod speed;
