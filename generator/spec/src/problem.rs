@@ -117,7 +117,7 @@ impl DecodeProblem {
     /// How many of `context` cached tokens the queries of a request see together: with a window the newest
     /// `window + q_len - 1` at most.
     pub fn seen(&self, context: u32) -> u32 {
-        let together = |window: u32| window.saturating_add(self.q_len).saturating_sub(1);
+        let together = |window: u32| window.saturating_add(self.q_len.saturating_sub(1));
         self.window.map_or(context, |window| together(window).min(context))
     }
 
