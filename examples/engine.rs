@@ -34,6 +34,9 @@ const PROBLEM: DecodeProblem = DecodeProblem {
     dtype: Dtype::Bf16,
     v_scale_order: VScaleOrder::Linear,
     append: AppendMode::Fused,
+    window: None,
+    sinks: false,
+    soft_cap: false,
 };
 const Q_SCALE: f32 = 0.02;
 const K_SCALE: f32 = 0.4;
@@ -246,6 +249,9 @@ impl Engine {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: None,
+            sinks: None,
+            soft_cap: None,
         });
         let per_request = (heads * dim) as usize;
         let errors = out.chunks(per_request).zip(expected.out.chunks(per_request)).map(|(got, want)| error(got, want));

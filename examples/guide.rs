@@ -26,6 +26,9 @@ const MODEL: DecodeProblem = DecodeProblem {
     dtype: Dtype::Bf16,
     v_scale_order: VScaleOrder::Linear,
     append: AppendMode::Separate,
+    window: None,
+    sinks: false,
+    soft_cap: false,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {

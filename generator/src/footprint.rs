@@ -114,7 +114,7 @@ impl Launch {
         let Footprint { threads, shared_bytes, row_tiles } = Footprint::new(problem, variant);
         match (problem, variant, *shape) {
             (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, .. }) => {
-                let SplitLaunch { max_splits, min_split_tokens, taper } = split.launch(context);
+                let SplitLaunch { max_splits, min_split_tokens, taper } = split.launch(p.seen(context));
                 let grid = [kv_heads.saturating_mul(row_tiles), batch, max_splits];
                 let workspace_bytes = workspace_bytes(p, v, batch, kv_heads, max_splits);
                 Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens, taper }

@@ -60,7 +60,7 @@ fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &Com
     match (problem, variant, *shape) {
         (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, lengths }) => {
             let row_tiles = p.query_rows().div_ceil(v.query_tile);
-            let tokens = lengths.of(batch, context).into_iter().map(f64::from).sum::<f64>();
+            let tokens = lengths.of(batch, context).into_iter().map(|n| f64::from(p.seen(n))).sum::<f64>();
             let tiles = [kv_heads, row_tiles].map(f64::from).iter().product::<f64>() * tokens / 16.0;
             let spills = f64::from(facts.spill_loads + facts.spill_stores) / 4.0;
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))
@@ -92,5 +92,7 @@ fn tile_instructions(problem: &DecodeProblem, variant: &DecodeVariant) -> f64 {
     let query_blocks = f64::from(variant.query_tile) / 8.0;
     let mmas = f64::from(problem.head_dim) / 8.0 * query_blocks;
     let softmax = 30.0 * query_blocks + 25.0 * 16.0 / f64::from(variant.tile_tokens);
-    elements / 8.0 * (k + v) + mmas + softmax + 40.0
+    // Five instructions a score, of which a lane holds four a query block.
+    let cap = if problem.soft_cap { 20.0 * query_blocks } else { 0.0 };
+    elements / 8.0 * (k + v) + mmas + softmax + cap + 40.0
 }

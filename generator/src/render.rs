@@ -105,6 +105,9 @@ fn insert_problem(context: &mut Context, problem: &Problem) {
             context.insert("page_size", &p.page_size);
             context.insert("exact", &(p.numerics == Numerics::Exact));
             context.insert("fused", &(p.append == AppendMode::Fused));
+            context.insert("soft_cap", &p.soft_cap);
+            context.insert("sinks", &p.sinks);
+            context.insert("window", &p.window.is_some());
             context.insert("params", DecodeParams::FIELDS);
             (p.dtype, p.v_scale_order)
         }

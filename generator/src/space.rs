@@ -3,8 +3,9 @@
 use crate::feasible::feasible;
 use crate::footprint::Footprint;
 use nvkv_spec::{
-    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, KvFormat, Lengths, Mma,
-    Numerics, Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder, Variant,
+    AppendMode, AppendProblem, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, ElementFormat, KvFormat,
+    Lengths, Mma, Numerics, Operands, Operation, Path, Problem, Shape, SplitPolicy, Staging, Target, VScaleOrder,
+    Variant,
 };
 
 /// How much of the space a tune covers.
@@ -38,6 +39,17 @@ const BASE: DecodeProblem = DecodeProblem {
     dtype: Dtype::Bf16,
     v_scale_order: VScaleOrder::Linear,
     append: AppendMode::Separate,
+    window: None,
+    sinks: false,
+    soft_cap: false,
+};
+
+/// Layers of models that ask for more than a softmax: of gpt-oss (sinks; every other layer sees 128 tokens) and of
+/// Gemma 2 9B (a soft cap; every other layer sees 4,096).
+const MODEL_LAYERS: [DecodeProblem; 4] = {
+    let gpt_oss = DecodeProblem { head_dim: 64, sinks: true, ..BASE };
+    let gemma_2 = DecodeProblem { head_dim: 256, group: 2, soft_cap: true, ..BASE };
+    [gpt_oss, DecodeProblem { window: Some(128), ..gpt_oss }, gemma_2, DecodeProblem { window: Some(4096), ..gemma_2 }]
 };
 
 /// The problems of a preset, before the command line replaces any of its lists.
@@ -64,9 +76,10 @@ fn problems_of(preset: Preset, operation: Operation) -> Vec<Problem> {
 }
 
 /// Quick: both numerics classes of the base, and the FP8 cache it is measured against. Standard: the base with one
-/// field changed at a time. Full: everything.
+/// field changed at a time, and [`MODEL_LAYERS`]. Full: everything.
 fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
     let fp8_cache = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..BASE };
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..BASE };
     let both = |p: DecodeProblem| Numerics::ALL.iter().map(move |&numerics| DecodeProblem { numerics, ..p });
     match preset {
         Preset::Quick => both(BASE).chain([fp8_cache]).collect(),
@@ -76,8 +89,8 @@ fn decode_problems(preset: Preset) -> Vec<DecodeProblem> {
             around.extend([1, 4, 5, 16].map(|group| DecodeProblem { group, ..BASE }));
             around.extend([64, 128].map(|page_size| DecodeProblem { page_size, ..BASE }));
             around.extend([2, 4].map(|q_len| DecodeProblem { q_len, ..BASE }));
-            around.push(DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..BASE });
-            around.into_iter().flat_map(both).chain([fp8_cache]).collect()
+            around.extend([DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..BASE }, mixed]);
+            around.into_iter().flat_map(both).chain([fp8_cache]).chain(MODEL_LAYERS).collect()
         }
         Preset::Full => every_decode_problem(),
     }
@@ -88,8 +101,8 @@ fn every_decode_problem() -> Vec<DecodeProblem> {
     for (&kv_format, &numerics) in product(KvFormat::ALL, Numerics::ALL) {
         for (&head_dim, &page_size) in product(&HEAD_DIMS, &PAGE_SIZES) {
             for (&dtype, &v_scale_order) in product(Dtype::ALL, VScaleOrder::ALL) {
-                // An FP8 cache has no block scales to order.
-                if kv_format == KvFormat::Fp8E4m3 && v_scale_order != VScaleOrder::Linear {
+                // FP8 values have no block scales to order.
+                if kv_format.v() == ElementFormat::Fp8E4m3 && v_scale_order != VScaleOrder::Linear {
                     continue;
                 }
                 for (&group, &q_len) in product(&[1, 2, 3, 4, 5, 6, 7, 8, 12, 16], &[1, 2, 4]) {
@@ -99,18 +112,30 @@ fn every_decode_problem() -> Vec<DecodeProblem> {
             }
         }
     }
+    all.extend(with_features(&all));
     all
+}
+
+/// Window, sinks and soft cap, alone and together, on a spread of `problems`: the step shares no factor with the axes, so
+/// that every value of each meets every feature.
+fn with_features(problems: &[DecodeProblem]) -> Vec<DecodeProblem> {
+    let feature = |(i, &problem): (usize, &DecodeProblem)| {
+        let [window, sinks, soft_cap] = [1, 2, 4].map(|bit| (i % 7 + 1) & bit != 0);
+        DecodeProblem { window: window.then_some(128), sinks, soft_cap, ..problem }
+    };
+    problems.iter().step_by(11).enumerate().map(feature).collect()
 }
 
 fn append_problems(preset: Preset) -> Vec<AppendProblem> {
     let base = BASE.append_problem();
     let fp8_cache = AppendProblem { kv_format: KvFormat::Fp8E4m3, ..base };
+    let mixed = AppendProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..base };
     match preset {
         Preset::Quick => vec![base],
         Preset::Standard => {
             let interleaved = AppendProblem { v_scale_order: VScaleOrder::Interleaved4, ..base };
             let f16 = AppendProblem { dtype: Dtype::F16, ..base };
-            let mut all = vec![base, f16, interleaved, fp8_cache];
+            let mut all = vec![base, f16, interleaved, fp8_cache, mixed];
             all.extend([64, 256].map(|head_dim| AppendProblem { head_dim, ..base }));
             all.extend([64, 128].map(|page_size| AppendProblem { page_size, ..base }));
             all
@@ -237,33 +262,36 @@ fn decode_variants(preset: Preset) -> Vec<Variant> {
 /// The split policies worth trying at `shape`: as many parts as make one, two, … waves of blocks, rounded down so that
 /// no wave is started for a few.
 pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, preset: Preset) -> Vec<SplitPolicy> {
-    let (Variant::Decode(v), Shape::Decode { context, lengths, .. }) = (variant, *shape) else {
+    let (Problem::Decode(p), Variant::Decode(v), Shape::Decode { context, lengths, .. }) = (problem, variant, *shape)
+    else {
         return vec![SplitPolicy::Even { splits: 1 }];
     };
     if lengths != Lengths::Equal {
-        return ragged_splits(problem, v, shape, target);
+        return ragged_splits(p, v, shape, target);
     }
+    let seen = p.seen(context);
     let waves: &[u32] = match preset {
         Preset::Quick => &[1, 2, 4],
         Preset::Standard => &[1, 2, 3, 4],
         Preset::Full => &[1, 2, 3, 4, 5, 6, 8],
     };
-    let most = context.div_ceil(v.warps * v.tile_tokens);
+    let most = seen.div_ceil(v.warps * v.tile_tokens);
     let one = splits_a_wave(problem, v, shape, target);
     let mut counts: Vec<u32> = waves.iter().map(|&n| ((f64::from(n) * one) as u32).clamp(1, most)).collect();
     counts.dedup();
     let even = counts.iter().map(|&splits| SplitPolicy::Even { splits });
     // The same parts by tokens: equal at this shape, balanced in a ragged batch.
-    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: context.div_ceil(splits), taper: 0 });
+    let chunks = counts.iter().map(|&splits| SplitPolicy::Chunk { tokens: seen.div_ceil(splits), taper: 0 });
     if preset == Preset::Full { even.chain(chunks).collect() } else { even.collect() }
 }
 
 /// The same for requests of different lengths: parts of about a half and a quarter of what each block would take if all
 /// SMs were filled once, the last ones halved two to four times.
-fn ragged_splits(problem: &Problem, variant: &DecodeVariant, shape: &Shape, target: Target) -> Vec<SplitPolicy> {
+fn ragged_splits(problem: &DecodeProblem, variant: &DecodeVariant, shape: &Shape, target: Target) -> Vec<SplitPolicy> {
     let Shape::Decode { batch, context, lengths, .. } = *shape else { return Vec::new() };
-    let mean = lengths.of(batch, context).into_iter().map(f64::from).sum::<f64>() / f64::from(batch);
-    let one = splits_a_wave(problem, variant, shape, target);
+    let mean =
+        lengths.of(batch, context).into_iter().map(|n| f64::from(problem.seen(n))).sum::<f64>() / f64::from(batch);
+    let one = splits_a_wave(&Problem::Decode(*problem), variant, shape, target);
     let step = variant.warps * variant.tile_tokens;
     let part = |fraction: f64| ((mean / one * fraction) as u32).clamp(1, context).next_multiple_of(step);
     let even = SplitPolicy::Even { splits: (one as u32).clamp(1, context.div_ceil(step)) };
@@ -302,6 +330,7 @@ pub fn default_split(problem: &Problem, variant: &Variant, shape: &Shape, target
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvkv_spec::KernelId;
     use std::collections::HashSet;
 
     #[test]
@@ -310,9 +339,31 @@ mod tests {
             let problems = problems(preset, Operation::ALL);
             let keys: HashSet<_> = problems.iter().map(Problem::key).collect();
             assert_eq!(keys.len(), problems.len());
+            let symbol = |problem| KernelId::new(problem, &default_variant(problem, Target::Sm90a)).symbol();
+            let symbols: HashSet<_> = problems.iter().step_by(97).map(symbol).collect();
+            assert_eq!(symbols.len(), problems.len().div_ceil(97));
+            let identifier = |symbol: &String| symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            assert!(symbols.iter().all(identifier), "{symbols:?}");
             let variants = variants(&problems[0], preset);
             let keys: HashSet<_> = variants.iter().map(Variant::key).collect();
             assert_eq!(keys.len(), variants.len());
+        }
+    }
+
+    #[test]
+    fn every_value_of_each_axis_meets_every_feature() {
+        let keys: Vec<String> = problems(Preset::Full, Operation::ALL).iter().map(Problem::key).collect();
+        let parts = |key: &String| key.split('-').map(String::from).collect::<HashSet<_>>();
+        let features = ["w128", "sinks", "cap"];
+        let (featured, plain): (Vec<_>, Vec<_>) = keys
+            .iter()
+            .map(parts)
+            .filter(|p| !p.contains("append"))
+            .partition(|p| features.iter().any(|f| p.contains(*f)));
+        let values: HashSet<String> = plain.into_iter().flatten().collect();
+        for feature in features {
+            let met = featured.iter().filter(|parts| parts.contains(feature)).flatten().cloned().collect();
+            assert!(values.is_subset(&met), "{feature}: {:?}", values.difference(&met));
         }
     }
 

@@ -33,7 +33,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, 
     for (int begin = work.begin; begin < work.end; begin += Feed::STEP, token += Feed::STEP) {
         RegisterSource now = feed.next;
         feed.load_next(p, work, cache, lane);
-        if (token + TILE > work.kv_len) clear_past_end(work, lane, token, now.tile);
+        if (has_unseen(work, token)) clear_unseen(work, lane, token, now.tile);
         attend_tile(work, lane, table, shared_q, q, now, token, state);
     }
 }

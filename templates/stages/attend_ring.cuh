@@ -55,7 +55,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, 
         copy_wait<STAGES - 2>();
         __syncwarp();                                   // every lane's copies have landed, and the oldest stage is free
         feed.copy_next(p, work, lane);
-        if (token + TILE > work.kv_len) clear_past_end(work, lane, token, read);
+        if (has_unseen(work, token)) clear_unseen(work, lane, token, read);
         RingSource source = {read, lane};
         attend_tile(work, lane, table, shared_q, q, source, token, state);
         read = feed.following(read);

@@ -16,10 +16,13 @@ __device__ __forceinline__ Cache cache_of_head(const DecodeParams& p, int head) 
 }
 
 // The pages of the tile at `token`: lane l holds the page of the tile's page l % PAGES_A_TILE. Tokens at or past
-// kv_len take the last valid page: what is read there is masked later, but the address must exist.
+// kv_len take the last valid page, those before all windows the first: what is read there is masked later, but the
+// address must exist.
 __device__ __forceinline__ int load_page(const Work& work, Lane lane, int token) {
     const int index = token / PAGE + (PAGES_A_TILE == 1 ? 0 : lane.index % PAGES_A_TILE);
-    return work.pages[min(index, (work.kv_len - 1) / PAGE)];
+    const int last = min(index, (work.kv_len - 1) / PAGE);
+    if constexpr (WINDOW) return work.pages[max(last, first_visible(work, 0) / PAGE)];
+    return work.pages[last];
 }
 
 // Page of token `i` of a tile.

@@ -35,12 +35,13 @@ __device__ __forceinline__ void load_tile(const DecodeParams& p, const Cache& ca
     }
 }
 
-// V rows at or past kv_len hold anything: 0 * NaN is NaN, so they become zero, by their scale or by their bytes.
-__device__ __forceinline__ void clear_past_end(const Work& work, Lane lane, int token, Tile& tile) {
+// V rows that no query sees hold anything: 0 * NaN is NaN, so they become zero, by their scale or by their bytes.
+__device__ __forceinline__ void clear_unseen(const Work& work, Lane lane, int token, Tile& tile) {
 #pragma unroll
     for (int n = 0; n < 4 * BLOCKS; n++) {
         VBlock& v = tile.v[n / 4];
-        if (token + 16 * (n / 4) + v_token(lane, n % 4) < work.kv_len) continue;
+        const int at = token + 16 * (n / 4) + v_token(lane, n % 4);
+        if (at < work.kv_len && !(WINDOW && at < first_visible(work, 0))) continue;
 #pragma unroll
         for (int s = 0; s < V_SLICE_SCALES; s++) v.scales[n % 4][s] = 0;
         if constexpr (V_SCALES == 0) {

@@ -82,13 +82,17 @@ struct Origins {
     }
 };
 
+// The pages of V's rows: those of K's where both are as long.
+template <int K_BYTES>
+__device__ __forceinline__ RowPages<V_ROW> v_pages(const RowPages<K_BYTES>& k_pages, Lane lane, int page) {
+    if constexpr (K_BYTES == V_ROW) return k_pages;
+    else return RowPages<V_ROW>(lane, page);
+}
+
 __device__ __forceinline__ void copy_tile(const DecodeParams& p, const Origins& origins, Lane lane, int page, int token, u32 stage) {
     const RowPages<K_ROW> k_pages(lane, page);
     copy_rows(stage, origins.k, p.k_data_page, p.k_data_token, lane, k_pages, token);
-    if constexpr (V_ROW == K_ROW)
-        copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, k_pages, token);
-    else
-        copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, RowPages<V_ROW>(lane, page), token);
+    copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, v_pages(k_pages, lane, page), token);
     if constexpr (K_SCALES + V_SCALES > 0) {
         const ScalePages pages(lane, page);
         if constexpr (K_SCALES > 0)
@@ -98,11 +102,11 @@ __device__ __forceinline__ void copy_tile(const DecodeParams& p, const Origins& 
     }
 }
 
-// V rows at or past kv_len hold anything: 0 * NaN is NaN, so they become zero, by their scales or by their bytes. In the
-// interleaved order the scales of token t are every fourth byte of its group.
-__device__ __forceinline__ void clear_past_end(const Work& work, Lane lane, int token, u32 stage) {
+// Makes rows from..to - 1 of V zero, by their scales or by their bytes. In the interleaved order the scales of token t
+// are every fourth byte of its group.
+__device__ __forceinline__ void clear_rows(Lane lane, u32 stage, int from, int to) {
 #pragma unroll 1
-    for (int row = max(work.kv_len - token, 0); row < TILE; row++) {
+    for (int row = from; row < to; row++) {
         if constexpr (V_SCALES > 0) {
             if (lane.index < V_SCALES) store_shared_byte(stage + V_SCALE_OFFSET + (u32)v_scale_offset(row, lane.index, V_SCALES), 0);
         } else {
@@ -110,6 +114,12 @@ __device__ __forceinline__ void clear_past_end(const Work& work, Lane lane, int 
             for (int byte = 4 * lane.index; byte < V_ROW; byte += 128) store_shared(stage + V_OFFSET + swizzled<V_ROW>(row, byte), 0);
         }
     }
+}
+
+// V rows that no query sees hold anything, and 0 * NaN is NaN.
+__device__ __forceinline__ void clear_unseen(const Work& work, Lane lane, int token, u32 stage) {
+    clear_rows(lane, stage, max(work.kv_len - token, 0), TILE);
+    if constexpr (WINDOW) clear_rows(lane, stage, 0, min(first_visible(work, 0) - token, TILE));
     __syncwarp();
 }
 

@@ -8,6 +8,7 @@ constexpr int Q_REGISTERS = SWAPPED ? 2 : 4;            // a step: B operand, or
 struct Queries {
     u32 operand[Q_BLOCKS][Q_STEPS][Q_REGISTERS];        // unused with wgmma: then they are in shared memory
     float scale[SLOTS];                                 // raw score to log2 units
+    float cap_scale[SLOTS];                             // SOFT_CAP: raw score to the exponent of 2 in its tanh
 };
 
 // First byte of query row `row` (of this block's tile); null where there is no such row.
@@ -105,7 +106,6 @@ __device__ __forceinline__ void store_operand(const u32* slice, float q_scale, f
 }
 
 __device__ __forceinline__ void prepare_queries(const DecodeParams& p, const RawQueries& raw, Lane lane, u32 shared_q, Queries& q) {
-    constexpr float LOG2E = 1.4426950408889634f;
     constexpr float RESCALE = K_DEQUANT == Dequant::place ? PLACE_SCALE : 1.0f;
     const float base = p.sm_scale * p.k_scale * (EXACT ? 1.0f : p.q_scale) * LOG2E * RESCALE;
 #pragma unroll
@@ -121,6 +121,10 @@ __device__ __forceinline__ void prepare_queries(const DecodeParams& p, const Raw
             // The lane that loaded the row of this slot knows its magnitude.
             const float scale = SWAPPED ? __shfl_sync(0xFFFFFFFF, magnitude[0], (2 * lane.t + s) * 4) : magnitude[s % ROWS_A_BLOCK];
             q.scale[2 * b + s] = base * scale;
+            if constexpr (SOFT_CAP) {
+                q.cap_scale[2 * b + s] = 2.0f * base * scale / p.soft_cap;
+                q.scale[2 * b + s] = p.soft_cap * LOG2E;
+            }
         }
     }
     if constexpr (K_MMA == Mma::wgmma) fence_async_shared();

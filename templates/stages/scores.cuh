@@ -134,8 +134,15 @@ __device__ __forceinline__ void finish_scores(const Scores (&chains)[BLOCKS][CHA
                 }
 }
 
-// Tokens that a query row does not see get -inf: past kv_len, or after the row's own new token. Rows past kv_len
-// hold anything, NaN included, so this selects; it does not multiply.
+// Whether some query row does not see some token of the tile at `token`.
+__device__ __forceinline__ bool partly_hidden(const Work& work, int token) {
+    bool hidden = token + TILE > visible_tokens(work, 0);
+    if constexpr (WINDOW) hidden |= token < first_visible(work, Q_LEN - 1);
+    return hidden;
+}
+
+// Tokens that a query row does not see get -inf: past kv_len, after the row's own new token, or before its window. Rows
+// that no query sees hold anything, NaN included, so this selects; it does not multiply.
 __device__ __forceinline__ void mask_scores(const Work& work, Lane lane, int token, Scores& s) {
 #pragma unroll
     for (int b = 0; b < Q_BLOCKS; b++)
@@ -144,7 +151,9 @@ __device__ __forceinline__ void mask_scores(const Work& work, Lane lane, int tok
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int row = work.row_tile * QUERY_TILE + row_of_slot(lane, 2 * b + slot_of(i));
-                const int visible = visible_tokens(work, min(row, ROWS - 1) / GROUP);
+                const int position = min(row, ROWS - 1) / GROUP, visible = visible_tokens(work, position);
                 if (token + token_of(lane, h, i) >= visible) s[h][b][i] = -INFINITY_F32;
+                if constexpr (WINDOW)
+                    if (token + token_of(lane, h, i) < first_visible(work, position)) s[h][b][i] = -INFINITY_F32;
             }
 }

@@ -10,6 +10,7 @@ __device__ constexpr int row_bytes(Format f) { return f == Format::nvfp4 ? HEAD_
 __device__ constexpr int scale_bytes(Format f) { return f == Format::nvfp4 ? HEAD_DIM / 16 : 0; }
 // Elements a 32-bit word.
 __device__ constexpr int word_elements(Format f) { return f == Format::nvfp4 ? 8 : 4; }
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr float INFINITY_F32 = __builtin_bit_cast(float, 0x7F800000);
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 

@@ -60,5 +60,8 @@ __device__ __forceinline__ void finish(const DecodeParams& p, const Work& work, 
         merge_warps(q, shared, lane, state);
         if (threadIdx.x == 0) ((u32*)p.workspace)[group] = 0;   // as found, for the next launch
     }
-    if (threadIdx.x < 32) store_output(p, work, lane, q, state);
+    if (threadIdx.x < 32) {
+        if constexpr (SINKS) join_sinks(p, work, lane, q, state);
+        store_output(p, work, lane, q, state);
+    }
 }

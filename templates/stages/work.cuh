@@ -7,6 +7,7 @@ struct Work {
     int kv_len;
     int begin, end;                                     // tokens of this split
     int splits;                                         // non-empty splits of this request
+    int window;                                         // WINDOW: tokens that a query sees, at most kv_len
     const int* pages;                                   // block table of this request
 };
 
@@ -28,6 +29,15 @@ struct Cut {
     }
 };
 
+// Tokens up to that of query position `i` of the new ones, which sees none after it: causal among the new tokens.
+__device__ __forceinline__ int visible_tokens(const Work& work, int i) { return work.kv_len - Q_LEN + i + 1; }
+// WINDOW: the first token that query position `i` sees. No query sees one before that of position 0.
+__device__ __forceinline__ int first_visible(const Work& work, int i) { return max(visible_tokens(work, i) - work.window, 0); }
+// Whether no query sees some token of the tile at `token`.
+__device__ __forceinline__ bool has_unseen(const Work& work, int token) {
+    return token + TILE > work.kv_len || (WINDOW && token < first_visible(work, 0));
+}
+
 // False where the request is too short for this split.
 __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
     constexpr int STEP = WARPS * TILE;
@@ -37,14 +47,16 @@ __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
     work.split = p.max_splits - 1 - blockIdx.z;
     work.kv_len = p.kv_len[work.request];
     work.pages = p.block_table + work.request * p.block_table_stride;
-    const int steps = (work.kv_len + STEP - 1) / STEP;
+    int origin = 0;                                     // of the first split: its tile is the first that a query sees
+    if constexpr (WINDOW) {
+        work.window = min(p.window, (u32)work.kv_len);
+        origin = first_visible(work, 0) / TILE * TILE;
+    }
+    const int steps = (work.kv_len - origin + STEP - 1) / STEP;
     const Cut cut(p, steps);
     work.splits = 1;
     while (cut.last(work.splits) < steps) work.splits++;
-    work.begin = max(steps - cut.last(work.split + 1), 0) * STEP;
-    work.end = min((steps - cut.last(work.split)) * STEP, work.kv_len);
+    work.begin = origin + max(steps - cut.last(work.split + 1), 0) * STEP;
+    work.end = min(origin + (steps - cut.last(work.split)) * STEP, work.kv_len);
     return work.split < work.splits;
 }
-
-// Tokens that query position `i` of the new ones sees: causal among the new tokens.
-__device__ __forceinline__ int visible_tokens(const Work& work, int i) { return work.kv_len - Q_LEN + i + 1; }

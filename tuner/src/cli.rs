@@ -27,6 +27,7 @@ Examples:
   nvkv-tune --arch sm_100                    without one: compile, and predict the order
   nvkv-tune --plan --preset full             what that would take
   nvkv-tune --op decode --head-dim 128 --group 8 --batch 1,16,64 --context 4096,32768
+  nvkv-tune --op decode --head-dim 64 --group 8 --window none,128 --sinks
   nvkv-tune query --arch sm_90 --head-dim 128 --group 8 --page-size 16 --batch 64 --context 16384
   nvkv-tune bench --peer flashinfer.json     the bundle's kernels against the read ceiling and a peer
   nvkv-tune verify                           the bundles in kernels-out are whole and right

@@ -111,6 +111,8 @@ fn bad_arguments_name_what_is_known() {
         (["--group", "17"], "from 1 to 16"),
         (["--page-size", "12"], "8, 16, 32, 64, 128"),
         (["--q-len", "0"], "from 1 to 8"),
+        (["--window", "0"], "from 1"),
+        (["--window", "wide"], "or none"),
         (["--numerics", "fp4"], "fp8, exact"),
         (["--kv-format", "int4"], "nvfp4"),
         (["--v-scale-order", "random"], "interleaved4"),
@@ -123,6 +125,7 @@ fn bad_arguments_name_what_is_known() {
         place.nvkv().args(arguments).assert().code(2).stderr(contains(arguments[1]).and(contains(expected)));
     }
     place.nvkv().arg("--frobnicate").assert().code(2);
+    place.nvkv().arg("--sinks=maybe").assert().code(2).stderr(contains("maybe").and(contains("yes or no")));
     let extra = place.nvkv().args(["--arch", "sm_100", "extra"]).assert();
     extra.code(2).stderr(contains("unexpected argument 'extra'"));
     let late = place.nvkv().args(["--arch", "sm_100", "query"]).assert();
@@ -133,7 +136,9 @@ fn bad_arguments_name_what_is_known() {
 #[test]
 fn options_that_nothing_uses_are_refused() {
     let place = Place::new();
-    for (option, value) in [("--context", "4096"), ("--group", "4"), ("--q-len", "2"), ("--numerics", "exact")] {
+    for (option, value) in
+        [("--context", "4096"), ("--group", "4"), ("--q-len", "2"), ("--window", "64"), ("--numerics", "exact")]
+    {
         for command in [["space"].as_slice(), &["tune", "--plan"]] {
             let append =
                 place.nvkv().args(command).args(["--arch", "sm_100", "--op", "append", option, value]).assert();
@@ -305,6 +310,20 @@ fn lists_replace_the_axes_of_the_preset() {
     // FP8 caches have no block scales: their order is no axis.
     let fp8 = space(&[&one[..], &["--kv-format", "fp8_e4m3"]].concat()[2..]);
     assert_eq!(fp8, ["decode-fp8_e4m3-fp8-d256-g5-q2-p32-bf16-linear"]);
+    let mixed = space(&[&one[..], &["--kv-format", "fp8_e4m3+nvfp4"]].concat()[2..]);
+    let expected =
+        ["linear", "interleaved4"].map(|order| format!("decode-fp8_e4m3+nvfp4-fp8-d256-g5-q2-p32-bf16-{order}"));
+    assert_eq!(mixed, expected);
+    // Each feature is an axis, and what is absent leaves no trace in a name.
+    let plain = "decode-nvfp4-fp8-d256-g5-q2-p32-bf16-linear";
+    let features =
+        space(&[&one[..one.len() - 1], &["linear", "--window", "none, 128", "--sinks", "--soft-cap=yes,no"]].concat());
+    let expected = ["-sinks-cap", "-sinks", "-w128-sinks-cap", "-w128-sinks"].map(|suffix| format!("{plain}{suffix}"));
+    assert_eq!(features, expected);
+    let standard = space(&["--preset", "standard"]);
+    let of_model = |name: &str| standard.iter().any(|key| key == name);
+    assert!(of_model("decode-nvfp4-fp8-d64-g8-q1-p16-bf16-linear-w128-sinks"), "{standard:?}");
+    assert!(of_model("decode-nvfp4-fp8-d256-g2-q1-p16-bf16-linear-w4096-cap"), "{standard:?}");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 use nvkv_generator::{Preset, default_split, default_variant, feasible, problems, render, shapes, variants};
 use nvkv_spec::abi::DecodeParams;
-use nvkv_spec::{KernelId, Operation, Outcome, Problem, SplitPolicy, Target, Variant};
+use nvkv_spec::{
+    AppendMode, DecodeProblem, KernelId, KvFormat, Numerics, Operation, Outcome, Problem, SplitPolicy, Target, Variant,
+};
 use nvkv_tuner::gpu::{self, Nvrtc};
 use nvkv_tuner::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureRequest, VerifyRequest};
 use rayon::prelude::*;
@@ -73,6 +75,16 @@ fn meets_new_pairs(key: &str, met: &mut HashSet<(String, String)>) -> bool {
     pairs.filter(|(a, b)| met.insert((a.to_string(), b.to_string()))).count() > 0
 }
 
+/// Windows, sinks, soft caps, and K and V in different formats, at once.
+fn featured() -> Vec<Problem> {
+    let Problem::Decode(base) = first_decode() else { unreachable!("a decode problem was asked for") };
+    let all = DecodeProblem { window: Some(4096), sinks: true, soft_cap: true, ..base };
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..all };
+    let exact = DecodeProblem { numerics: Numerics::Exact, q_len: 4, group: 4, ..all };
+    let fused = DecodeProblem { append: AppendMode::Fused, q_len: 2, page_size: 64, ..mixed };
+    [all, mixed, exact, fused].map(Problem::Decode).to_vec()
+}
+
 fn first_decode() -> Problem {
     problems(Preset::Quick, &[Operation::Decode])[0]
 }
@@ -107,11 +119,11 @@ fn default_variants_are_right_over_the_whole_matrix() {
 }
 
 #[test]
-fn every_feasible_variant_of_the_quick_problems_is_right() {
+fn every_feasible_variant_of_the_quick_problems_and_of_every_feature_is_right() {
     let mut bench = Bench::new(Duration::from_secs(300));
     let mut wrong = Vec::new();
     let mut jobs = Vec::new();
-    for problem in problems(Preset::Quick, Operation::ALL) {
+    for problem in problems(Preset::Quick, Operation::ALL).into_iter().chain(featured()) {
         let all = variants(&problem, Preset::Standard).into_iter();
         let target = bench.compiler.target;
         jobs.extend(all.filter(|v| feasible(&problem, v, target).is_ok()).map(|v| (problem, v)));
@@ -131,7 +143,7 @@ fn times_are_plausible_beside_the_read_ceiling() {
     let mut bench = Bench::new(Duration::from_secs(300));
     let ceiling = bench.worker.read_ceiling().unwrap();
     assert!(ceiling > 50.0, "{ceiling} GB/s");
-    for problem in problems(Preset::Quick, Operation::ALL) {
+    for problem in problems(Preset::Quick, Operation::ALL).into_iter().chain(featured()) {
         let variant = default_variant(&problem, bench.compiler.target);
         let kernel = bench.compiler.rendered(&problem, &variant);
         for shape in shapes(&problem, Preset::Quick) {

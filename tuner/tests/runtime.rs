@@ -25,6 +25,9 @@ const PROBLEM: DecodeProblem = DecodeProblem {
     dtype: Dtype::Bf16,
     v_scale_order: VScaleOrder::Linear,
     append: AppendMode::Separate,
+    window: None,
+    sinks: false,
+    soft_cap: false,
 };
 const KV_HEADS: u32 = 2;
 const LENGTHS: [i32; 3] = [700, 33, 0];
@@ -131,6 +134,9 @@ fn what_the_runtime_finds_computes_what_the_reference_does() {
         q_scale: params.q_scale,
         k_scale: params.k_scale,
         v_scale: params.v_scale,
+        window: None,
+        sinks: None,
+        soft_cap: None,
     });
     let got = out.as_chunks().0.iter().map(|&bits| f64::from(to_f32(Dtype::Bf16, u16::from_le_bytes(bits))));
     let norm = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>().sqrt();

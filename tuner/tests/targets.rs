@@ -6,14 +6,25 @@ use nvkv_tuner::gpu::{self, Nvrtc};
 use rayon::prelude::*;
 use std::collections::HashSet;
 
-/// The quick problems: eight query rows, operands swapped. And one of sixteen for each numerics class: straight.
+/// The quick problems, and one with every feature for each numerics class: eight query rows, operands swapped. And one
+/// of sixteen for each class: straight.
 fn cases() -> Vec<(Problem, Operands)> {
     let quick = problems(Preset::Quick, Operation::ALL);
-    let wide = problems(Preset::Quick, &[Operation::Decode]).into_iter().filter_map(|problem| match problem {
+    let decode = problems(Preset::Quick, &[Operation::Decode]);
+    let wide = decode.into_iter().filter_map(|problem| match problem {
         Problem::Decode(p) if p.kv_format == KvFormat::Nvfp4 => Some(Problem::Decode(DecodeProblem { group: 16, ..p })),
         _ => None,
     });
-    quick.into_iter().map(|p| (p, Operands::Swapped)).chain(wide.map(|p| (p, Operands::Straight))).collect()
+    let features = wide.clone().filter_map(with_features);
+    let swapped = quick.into_iter().chain(features).map(|p| (p, Operands::Swapped));
+    swapped.chain(wide.map(|p| (p, Operands::Straight))).collect()
+}
+
+/// K in FP8, V in NVFP4, a window, sinks and a soft cap.
+fn with_features(problem: Problem) -> Option<Problem> {
+    let Problem::Decode(p) = problem else { return None };
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, group: 4, q_len: 2, ..p };
+    Some(Problem::Decode(DecodeProblem { window: Some(128), sinks: true, soft_cap: true, ..mixed }))
 }
 
 /// What makes a variant another program rather than another size.

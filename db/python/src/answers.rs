@@ -45,8 +45,20 @@ impl PyProblem {
             Operation::Decode => AppendMode::Separate,
             Operation::Fused => AppendMode::Fused,
         };
-        let problem =
-            DecodeProblem { kv_format, numerics, head_dim, group, q_len, page_size, dtype, v_scale_order, append };
+        let problem = DecodeProblem {
+            kv_format,
+            numerics,
+            head_dim,
+            group,
+            q_len,
+            page_size,
+            dtype,
+            v_scale_order,
+            append,
+            window: None,
+            sinks: false,
+            soft_cap: false,
+        };
         Ok(Self(Problem::Decode(problem)))
     }
 

@@ -145,6 +145,9 @@ impl PyRuntime {
             dtype: dtype(queries.element),
             v_scale_order: cache.order,
             append,
+            window: None,
+            sinks: false,
+            soft_cap: false,
         };
         let (batch, kv_heads) = (size("batch", batch)?, size("KV heads", kv_heads)?);
         let pages = table.shape()[1];

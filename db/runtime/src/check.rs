@@ -171,6 +171,12 @@ pub(crate) fn decode(
         rows("new_v", p.new_v, [p.new_v_stride_token, p.new_v_stride_head], p.kv_heads)?;
         present("status", p.status, 4)?;
     }
+    if problem.sinks {
+        present("sinks", p.sinks, 4)?;
+    }
+    if problem.soft_cap {
+        scale("soft_cap", p.soft_cap)?;
+    }
     if launch.workspace_bytes > 0 {
         if workspace_bytes < launch.workspace_bytes {
             return Err(CallError::Workspace { have: workspace_bytes, need: launch.workspace_bytes });

@@ -101,7 +101,15 @@ pub fn tune_command(target: Target, problem: &Problem, shape: Option<&Shape>) ->
     let op = problem.operation();
     let (own, shared) = match problem {
         Problem::Decode(p) => (
-            format!("{op} --numerics {} --group {} --q-len {}", p.numerics, p.group, p.q_len),
+            format!(
+                "{op} --numerics {} --group {} --q-len {}{}{}{}",
+                p.numerics,
+                p.group,
+                p.q_len,
+                p.window.map_or(String::new(), |window| format!(" --window {window}")),
+                if p.sinks { " --sinks" } else { "" },
+                if p.soft_cap { " --soft-cap" } else { "" }
+            ),
             (p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order),
         ),
         Problem::Append(p) => (op.to_string(), (p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order)),

@@ -220,7 +220,8 @@ impl Runtime {
         let rule = &self.kernels[kernel as usize].launch;
         match *shape {
             Shape::Decode { batch, context, kv_heads, .. } => {
-                let SplitLaunch { max_splits, .. } = rule.default_splits(self.sms(), batch, kv_heads, context);
+                let seen = self.kernels[kernel as usize].problem.seen(context);
+                let SplitLaunch { max_splits, .. } = rule.default_splits(self.sms(), batch, kv_heads, seen);
                 SplitPolicy::Even { splits: max_splits }
             }
             Shape::Append { .. } => SplitPolicy::Even { splits: 1 },
@@ -235,7 +236,7 @@ impl Runtime {
             Shape::Decode { batch, context, kv_heads, .. } => {
                 let fits = rule.counters(batch, kv_heads) <= COUNTERS;
                 let split = if fits { split } else { SplitPolicy::Even { splits: 1 } };
-                rule.decode(batch, kv_heads, split.launch(context))
+                rule.decode(batch, kv_heads, split.launch(problem.seen(context)))
             }
             Shape::Append { tokens, kv_heads } => rule.append(problem, tokens, kv_heads),
         };

@@ -23,6 +23,9 @@ pub fn problem() -> DecodeProblem {
         dtype: Dtype::Bf16,
         v_scale_order: VScaleOrder::Linear,
         append: AppendMode::Separate,
+        window: None,
+        sinks: false,
+        soft_cap: false,
     }
 }
 

@@ -61,6 +61,9 @@ pub fn decode(head_dim: u32) -> Problem {
         dtype: Dtype::Bf16,
         v_scale_order: VScaleOrder::Linear,
         append: AppendMode::Separate,
+        window: None,
+        sinks: false,
+        soft_cap: false,
     })
 }
 

@@ -48,13 +48,13 @@ params! {
     DecodeParams {
         q: DevicePtr = "const void*", "queries [batch * q_len, Hq, D], f16 or bf16";
         out: DevicePtr = "void*", "output [batch * q_len, Hq, D], same type as q";
-        lse: DevicePtr = "float*", "log-sum-exp [batch * q_len, Hq], natural log; may be null";
+        lse: DevicePtr = "float*", "log-sum-exp [batch * q_len, Hq], natural log, the sink included; may be null";
         k_data: DevicePtr = "unsigned char*", "K codes, first byte of page 0";
         k_scales: DevicePtr = "unsigned char*", "K block scales; null where the format has none";
         v_data: DevicePtr = "unsigned char*", "V codes, first byte of page 0";
         v_scales: DevicePtr = "unsigned char*", "V block scales; null where the format has none";
         block_table: DevicePtr = "const int*", "page of each block of tokens [batch, block_table_stride]";
-        kv_len: DevicePtr = "const int*", "cached tokens a request, the q_len new ones included [batch]; 0 gives out = 0, lse = -inf";
+        kv_len: DevicePtr = "const int*", "cached tokens a request, the q_len new ones included [batch]; 0 gives out = 0, lse = -inf or the sink";
         new_k: DevicePtr = "const void*", "this step's K [batch * q_len, Hkv, D]; fused append only";
         new_v: DevicePtr = "const void*", "this step's V [batch * q_len, Hkv, D]; fused append only";
         status: DevicePtr = "unsigned int*", "count of non-finite new elements, added to; fused append only";
@@ -89,6 +89,9 @@ params! {
         q_scale: f32 = "float", "fp32 scale of Q where it is quantised to E4M3: q8 = RN_e4m3(q / q_scale)";
         k_scale: f32 = "float", "fp32 scale of the K tensor";
         v_scale: f32 = "float", "fp32 scale of the V tensor";
+        window: u32 = "unsigned int", "tokens that a query sees, at least 1: the newest up to its own; problems with a window only";
+        soft_cap: f32 = "float", "bound of the scores, natural units, positive: s becomes soft_cap * tanh(s / soft_cap); problems with a soft cap only";
+        sinks: DevicePtr = "const float*", "logit of each query head that joins the denominator of its softmax, natural units; -inf is none [Hq]; problems with sinks only";
     }
 }
 

@@ -21,7 +21,7 @@ impl KernelId {
 
     /// The `extern "C"` entry point in the cubin.
     pub fn symbol(&self) -> String {
-        format!("nvkv_{}", self.0.replace('-', "_"))
+        format!("nvkv_{}", self.0.replace(['-', '+'], "_"))
     }
 }
 

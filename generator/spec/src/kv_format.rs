@@ -46,6 +46,8 @@ named_enum! {
         Nvfp4 = "nvfp4",
         /// K and V in FP8 (E4M3).
         Fp8E4m3 = "fp8_e4m3",
+        /// K in FP8 (E4M3), V in NVFP4: an error of K is in the exponent of the softmax, one of V is averaged.
+        Fp8E4m3Nvfp4 = "fp8_e4m3+nvfp4",
     }
 }
 
@@ -54,14 +56,14 @@ impl KvFormat {
     pub fn k(self) -> ElementFormat {
         match self {
             Self::Nvfp4 => ElementFormat::Nvfp4,
-            Self::Fp8E4m3 => ElementFormat::Fp8E4m3,
+            Self::Fp8E4m3 | Self::Fp8E4m3Nvfp4 => ElementFormat::Fp8E4m3,
         }
     }
 
     /// Format of the values.
     pub fn v(self) -> ElementFormat {
         match self {
-            Self::Nvfp4 => ElementFormat::Nvfp4,
+            Self::Nvfp4 | Self::Fp8E4m3Nvfp4 => ElementFormat::Nvfp4,
             Self::Fp8E4m3 => ElementFormat::Fp8E4m3,
         }
     }

@@ -68,6 +68,19 @@ pub struct DecodeProblem {
     pub v_scale_order: VScaleOrder,
     /// Whether the kernel also appends.
     pub append: AppendMode,
+    /// Sliding window: a query sees the newest so many tokens up to its own, its own among them; all where there is
+    /// none. This length names the problem and is what it is tuned at; a kernel takes any, at run time
+    /// ([`DecodeParams::window`](crate::abi::DecodeParams)), so that one serves all layers and models.
+    #[serde(default)]
+    pub window: Option<u32>,
+    /// Attention sinks: a logit of each query head joins the denominator of its softmax, and nothing else
+    /// ([`DecodeParams::sinks`](crate::abi::DecodeParams); gpt-oss). The log-sum-exp includes it.
+    #[serde(default)]
+    pub sinks: bool,
+    /// Soft cap: a score s becomes `cap * tanh(s / cap)` before it is masked, with the cap given at run time
+    /// ([`DecodeParams::soft_cap`](crate::abi::DecodeParams); Gemma 2's `attn_logit_softcapping`).
+    #[serde(default)]
+    pub soft_cap: bool,
 }
 
 /// Appending K and V rows to a paged cache, fixed at compile time.
@@ -101,6 +114,13 @@ impl DecodeProblem {
         self.group * self.q_len
     }
 
+    /// How many of `context` cached tokens the queries of a request see together: with a window the newest
+    /// `window + q_len - 1` at most.
+    pub fn seen(&self, context: u32) -> u32 {
+        let together = |window: u32| window.saturating_add(self.q_len.saturating_sub(1));
+        self.window.map_or(context, |window| together(window).min(context))
+    }
+
     /// The append that, run first, gives the same cache and output as the fused kernel.
     pub fn append_problem(&self) -> AppendProblem {
         AppendProblem {
@@ -114,6 +134,14 @@ impl DecodeProblem {
 }
 
 impl Problem {
+    /// [`DecodeProblem::seen`]; an append has no context, and sees what it is given.
+    pub fn seen(&self, context: u32) -> u32 {
+        match self {
+            Self::Decode(p) => p.seen(context),
+            Self::Append(_) => context,
+        }
+    }
+
     /// The operation, as the command line names it.
     pub fn operation(&self) -> Operation {
         match self {
@@ -170,13 +198,56 @@ impl Problem {
     pub fn key(&self) -> String {
         let op = self.operation();
         match self {
-            Self::Decode(p) => format!(
-                "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}",
-                p.kv_format, p.numerics, p.head_dim, p.group, p.q_len, p.page_size, p.dtype, p.v_scale_order
-            ),
+            Self::Decode(p) => {
+                let window = p.window.map_or(String::new(), |window| format!("-w{window}"));
+                let sinks = if p.sinks { "-sinks" } else { "" };
+                let cap = if p.soft_cap { "-cap" } else { "" };
+                format!(
+                    "{op}-{}-{}-d{}-g{}-q{}-p{}-{}-{}{window}{sinks}{cap}",
+                    p.kv_format, p.numerics, p.head_dim, p.group, p.q_len, p.page_size, p.dtype, p.v_scale_order
+                )
+            }
             Self::Append(p) => {
                 format!("{op}-{}-d{}-p{}-{}-{}", p.kv_format, p.head_dim, p.page_size, p.dtype, p.v_scale_order)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: DecodeProblem = DecodeProblem {
+        kv_format: KvFormat::Fp8E4m3Nvfp4,
+        numerics: Numerics::Fp8,
+        head_dim: 64,
+        group: 8,
+        q_len: 2,
+        page_size: 16,
+        dtype: Dtype::Bf16,
+        v_scale_order: VScaleOrder::Linear,
+        append: AppendMode::Separate,
+        window: None,
+        sinks: false,
+        soft_cap: false,
+    };
+
+    #[test]
+    fn a_feature_that_is_absent_is_not_in_the_name() {
+        let plain = "decode-fp8_e4m3+nvfp4-fp8-d64-g8-q2-p16-bf16-linear";
+        assert_eq!(Problem::Decode(PLAIN).key(), plain);
+        let all = DecodeProblem { window: Some(128), sinks: true, soft_cap: true, ..PLAIN };
+        assert_eq!(Problem::Decode(all).key(), format!("{plain}-w128-sinks-cap"));
+    }
+
+    /// Query 0 of two sees 128 tokens, query 1 one token more and one less.
+    #[test]
+    fn the_queries_of_a_request_see_their_windows_together() {
+        let windowed = |window| DecodeProblem { window: Some(window), ..PLAIN };
+        assert_eq!(PLAIN.seen(1000), 1000);
+        assert_eq!(windowed(128).seen(1000), 129);
+        assert_eq!(windowed(128).seen(100), 100);
+        assert_eq!(windowed(u32::MAX).seen(u32::MAX), u32::MAX);
     }
 }

@@ -148,15 +148,16 @@ impl Shape {
         }
     }
 
-    /// Bytes that a call must move at least: for decode the cached K, V and scales read once; for
+    /// Bytes that a call must move at least: for decode the K, V and scales that its queries see, read once; for
     /// append the 16-bit rows read and the cache rows written.
     pub fn bytes(&self, problem: &Problem) -> u64 {
         let row = u64::from(problem.kv_format().token_bytes(problem.head_dim()));
         match *self {
             Self::Decode { batch, context, kv_heads, lengths } => {
+                let seen = |tokens| u64::from(problem.seen(tokens));
                 let tokens = match lengths {
-                    Lengths::Equal => u64::from(batch) * u64::from(context),
-                    Lengths::LogUniform => lengths.of(batch, context).into_iter().map(u64::from).sum(),
+                    Lengths::Equal => u64::from(batch) * seen(context),
+                    Lengths::LogUniform => lengths.of(batch, context).into_iter().map(seen).sum(),
                 };
                 tokens * u64::from(kv_heads) * row
             }

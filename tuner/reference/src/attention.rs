@@ -4,6 +4,7 @@ use crate::cache::HostCache;
 use crate::codec::{e4m3_decode, e4m3_encode, to_f32};
 use nvkv_spec::{DecodeProblem, Numerics};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// What a decode kernel is given. Where the problem fuses the append, append first.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,12 @@ pub struct DecodeInputs<'a> {
     pub k_scale: f32,
     /// Scale of the V tensor.
     pub v_scale: f32,
+    /// Tokens that a query sees: the newest up to its own. Where the problem has a window, and only there.
+    pub window: Option<u32>,
+    /// Bound of the scores. Where the problem has a soft cap, and only there.
+    pub soft_cap: Option<f32>,
+    /// A logit of each query head, natural units `[Hq]`. Where the problem has sinks, and only there.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Result of one KV head of one request. Row `i * group + h` is query position i, head h of the group.
@@ -35,7 +42,7 @@ pub struct DecodeInputs<'a> {
 pub struct DecodeRows {
     /// Outputs `[q_len * group, D]`; zeros where no token is visible.
     pub out: Vec<f64>,
-    /// Log-sum-exp of the scores, natural log `[q_len * group]`; -inf where no token is visible.
+    /// Log-sum-exp of the scores and the sink, natural log `[q_len * group]`; -inf where there is neither.
     pub lse: Vec<f64>,
 }
 
@@ -60,11 +67,13 @@ impl DecodeInputs<'_> {
         (request * q_len + row / group) * self.heads() + kv_head as usize * group + row % group
     }
 
-    /// Tokens that row `row` of `request` sees: those up to its own, causal among the new ones.
-    fn visible(&self, request: usize, row: usize) -> usize {
+    /// Tokens that row `row` of `request` sees: those up to its own, causal among the new ones, and of these the
+    /// newest of its window.
+    fn visible(&self, request: usize, row: usize) -> Range<usize> {
         let position = (row / self.problem.group as usize) as i64;
         let hidden = i64::from(self.problem.q_len) - 1 - position;
-        (i64::from(self.kv_len[request]) - hidden).max(0) as usize
+        let end = (i64::from(self.kv_len[request]) - hidden).max(0) as usize;
+        self.window.map_or(0, |window| end.saturating_sub(window as usize))..end
     }
 
     /// Query rows of (`request`, `kv_head`) as multiplied, without `q_scale`: `[q_len * group, D]`.
@@ -90,6 +99,18 @@ impl DecodeInputs<'_> {
         }
     }
 
+    /// A score, bounded where there is a soft cap.
+    fn capped(&self, score: f64) -> f64 {
+        let bounded = |cap: f32| f64::from(cap) * (score / f64::from(cap)).tanh();
+        self.soft_cap.map_or(score, bounded)
+    }
+
+    /// The sink of query head `head` of the group of `kv_head`; -inf, a weight of 0, where there are none.
+    fn sink(&self, kv_head: u32, head: usize) -> f64 {
+        let index = (kv_head * self.problem.group) as usize + head;
+        self.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[index]))
+    }
+
     /// Page, and token in it, of token `token` of `request`.
     fn locate(&self, request: usize, token: usize) -> (u64, u32) {
         let page_size = self.problem.page_size as usize;
@@ -107,66 +128,93 @@ impl DecodeInputs<'_> {
         );
         let rows = self.kv_len.len() * p.q_len as usize * self.heads();
         assert_eq!(self.q.len(), rows * p.head_dim as usize, "elements of q");
+        assert_eq!(self.window.is_some(), p.window.is_some(), "a window where the problem has one");
+        assert_eq!(self.soft_cap.is_some(), p.soft_cap, "a soft cap where the problem has one");
+        assert_eq!(self.sinks.map(<[f32]>::len), p.sinks.then(|| self.heads()), "sinks where the problem has them");
     }
 }
 
 /// Attention of one KV head of one request.
 ///
-/// `score = sm_scale * g_k * sum(q k)` (times `q_scale` in class `fp8`), softmax over the visible tokens with
-/// the maximum subtracted, `out = g_v * sum(p v)`; sums in f64. Query position i sees the tokens below
-/// `kv_len - q_len + i + 1`. Rows at or past `kv_len` are never read.
+/// `score = sm_scale * g_k * sum(q k)` (times `q_scale` in class `fp8`; then bounded by a soft cap), softmax over the visible tokens with
+/// the maximum subtracted, `out = g_v * sum(p v)`; sums in f64. Query position i is token `kv_len - q_len + i`; it sees
+/// itself and the tokens before it, with a window of W the newest W of these (Hugging Face's `sliding_window`;
+/// FlashInfer's `window_left` is W - 1). Tokens that no query sees are never read. A sink adds `exp(sink)` to the
+/// softmax's denominator, and so to the log-sum-exp (as in Hugging Face's gpt-oss: a column that is dropped again).
 ///
 /// # Panics
 /// Where the inputs have another shape than the problem, or the block table names a page that the cache lacks.
 pub fn decode_head(inputs: &DecodeInputs, request: usize, kv_head: u32) -> DecodeRows {
     inputs.assert_shapes();
     let rows = inputs.problem.query_rows() as usize;
-    let visible: Vec<usize> = (0..rows).map(|row| inputs.visible(request, row)).collect();
+    let visible: Vec<Range<usize>> = (0..rows).map(|row| inputs.visible(request, row)).collect();
     let mut weights = scores(inputs, request, kv_head, &visible);
-    let lse = weights.iter_mut().map(|row| softmax(row)).collect();
-    DecodeRows { out: weighted_values(inputs, request, kv_head, &weights), lse }
+    let group = inputs.problem.group as usize;
+    let softmax = |(row, scores): (usize, &mut Vec<f64>)| softmax(scores, inputs.sink(kv_head, row % group));
+    let lse = weights.iter_mut().enumerate().map(softmax).collect();
+    DecodeRows { out: weighted_values(inputs, request, kv_head, &visible, &weights), lse }
+}
+
+/// The tokens that any of the rows sees.
+fn seen(visible: &[Range<usize>]) -> Range<usize> {
+    let ends = visible.iter().filter(|range| !range.is_empty());
+    let first = ends.clone().map(|range| range.start).min().unwrap_or(0);
+    first..ends.map(|range| range.end).max().unwrap_or(0)
 }
 
 /// Scores of each query row, over the tokens that it sees.
-fn scores(inputs: &DecodeInputs, request: usize, kv_head: u32, visible: &[usize]) -> Vec<Vec<f64>> {
+fn scores(inputs: &DecodeInputs, request: usize, kv_head: u32, visible: &[Range<usize>]) -> Vec<Vec<f64>> {
     let p = inputs.problem;
     let dim = p.head_dim as usize;
     let queries = inputs.queries(request, kv_head);
     let scale = inputs.score_scale();
-    let mut scores: Vec<Vec<f64>> = visible.iter().map(|&tokens| Vec::with_capacity(tokens)).collect();
+    let mut scores: Vec<Vec<f64>> = visible.iter().map(|tokens| Vec::with_capacity(tokens.len())).collect();
     let mut key = vec![0.0; dim];
-    for token in 0..visible.iter().copied().max().unwrap_or(0) {
+    for token in seen(visible) {
         let (page, offset) = inputs.locate(request, token);
         inputs.cache.k_row(p.numerics, page, kv_head, offset, &mut key);
-        for ((scores, query), &visible) in scores.iter_mut().zip(queries.chunks_exact(dim)).zip(visible) {
-            if token < visible {
-                scores.push(scale * dot(query, &key));
+        for ((scores, query), visible) in scores.iter_mut().zip(queries.chunks_exact(dim)).zip(visible) {
+            if visible.contains(&token) {
+                scores.push(inputs.capped(scale * dot(query, &key)));
             }
         }
     }
     scores
 }
 
-/// Turns scores into weights that sum to 1; returns their log-sum-exp, for no scores -inf as the logarithm of 0.
-fn softmax(scores: &mut [f64]) -> f64 {
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+/// Turns scores into weights that sum to 1 with that of the sink; returns the log-sum-exp of all, for nothing -inf as the
+/// logarithm of 0.
+fn softmax(scores: &mut [f64], sink: f64) -> f64 {
+    let max = scores.iter().copied().fold(sink, f64::max);
+    if max == f64::NEG_INFINITY {
+        return max;
+    }
     scores.iter_mut().for_each(|s| *s = (*s - max).exp());
-    let sum: f64 = scores.iter().sum();
+    let sum = scores.iter().sum::<f64>() + (sink - max).exp();
     scores.iter_mut().for_each(|s| *s /= sum);
     max + sum.ln()
 }
 
-/// Outputs `[rows, D]` of the weights of each row.
-fn weighted_values(inputs: &DecodeInputs, request: usize, kv_head: u32, weights: &[Vec<f64>]) -> Vec<f64> {
+/// Outputs `[rows, D]` of the weights of each row, over the tokens that it sees.
+fn weighted_values(
+    inputs: &DecodeInputs,
+    request: usize,
+    kv_head: u32,
+    visible: &[Range<usize>],
+    weights: &[Vec<f64>],
+) -> Vec<f64> {
     let p = inputs.problem;
     let dim = p.head_dim as usize;
     let mut out = vec![0.0; weights.len() * dim];
     let mut value = vec![0.0; dim];
-    for token in 0..weights.iter().map(Vec::len).max().unwrap_or(0) {
+    for token in seen(visible) {
         let (page, offset) = inputs.locate(request, token);
         inputs.cache.v_row(p.numerics, page, kv_head, offset, &mut value);
-        for (out, weights) in out.chunks_exact_mut(dim).zip(weights) {
-            let Some(&weight) = weights.get(token) else { continue };
+        for ((out, weights), visible) in out.chunks_exact_mut(dim).zip(weights).zip(visible) {
+            if !visible.contains(&token) {
+                continue;
+            }
+            let weight = weights[token - visible.start];
             out.iter_mut().zip(&value).for_each(|(out, v)| *out += weight * v);
         }
     }

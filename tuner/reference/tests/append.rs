@@ -6,7 +6,7 @@ use common::{random_bits, seeded};
 use nvkv_reference::codec::{e2m1_decode, e4m3_decode, e4m3_encode, fp8_element, from_f32, quantise_block, to_f32};
 use nvkv_reference::{HostCache, append};
 use nvkv_spec::layout::Arrangement;
-use nvkv_spec::{AppendProblem, Dtype, KvFormat, Numerics, VScaleOrder};
+use nvkv_spec::{AppendProblem, Dtype, ElementFormat, KvFormat, Numerics, VScaleOrder};
 
 const PAGES: usize = 3;
 const HEADS: usize = 2;
@@ -60,18 +60,20 @@ fn offset(arrangement: Arrangement, size: usize, at: At, before: usize, row: usi
 fn expected(p: &AppendProblem, arrangement: Arrangement, which: usize, at: At, x: &[f32]) -> Vec<(usize, u8)> {
     let (dim, size) = (p.head_dim as usize, p.page_size as usize);
     let g = [K_SCALE, V_SCALE][which];
-    if p.kv_format == KvFormat::Fp8E4m3 {
-        let start = offset(arrangement, size, at, which * dim, dim, 2 * dim);
+    let formats = [p.kv_format.k(), p.kv_format.v()];
+    // Bytes of data and block scales.
+    let rows = formats.map(|format| if format == ElementFormat::Nvfp4 { (dim / 2, dim / 16) } else { (dim, 0) });
+    let before = if which == 1 { rows[0].0 + rows[0].1 } else { 0 };
+    let (all, (data, scales)) = (rows.iter().map(|(data, scales)| data + scales).sum(), rows[which]);
+    let start = offset(arrangement, size, at, before, data, all);
+    if formats[which] == ElementFormat::Fp8E4m3 {
         return x.iter().enumerate().map(|(i, x)| (start + i, e4m3_encode(x / g))).collect();
     }
-    let (data, scales) = (dim / 2, dim / 16);
-    let all = 2 * (data + scales);
-    let start = offset(arrangement, size, at, which * all / 2, data, all);
     let mut bytes = Vec::new();
     for (s, x) in x.as_chunks().0.iter().enumerate() {
         let block = quantise_block(x, g);
         bytes.extend((0..8).map(|i| (start + 8 * s + i, block.codes[2 * i] + 16 * block.codes[2 * i + 1])));
-        let before = which * all / 2 + data;
+        let before = before + data;
         let scale = if which == 1 && p.v_scale_order == VScaleOrder::Interleaved4 {
             // Dense in a head's page, so the heads are outermost in every arrangement.
             let outer = if arrangement == Arrangement::Nhd { Arrangement::Hnd } else { arrangement };
@@ -134,16 +136,17 @@ fn rows_read_back_as_the_elements_that_were_stored() {
             let mut read = [vec![0.0; dim], vec![0.0; dim]];
             cache.k_row(numerics, page, head, token, &mut read[0]);
             cache.v_row(numerics, page, head, token, &mut read[1]);
-            for (which, g) in [K_SCALE, V_SCALE].into_iter().enumerate() {
+            for (which, (format, g)) in [(p.kv_format.k(), K_SCALE), (p.kv_format.v(), V_SCALE)].into_iter().enumerate()
+            {
                 let x: Vec<f32> = rows[which][i * dim..][..dim].iter().map(|&b| to_f32(p.dtype, b)).collect();
-                assert_eq!(read[which], stored(&p, numerics, &x, g), "{p:?} {arrangement} {numerics} {which}");
+                assert_eq!(read[which], stored(format, numerics, &x, g), "{p:?} {arrangement} {numerics} {which}");
             }
         }
     }
 }
 
 /// The elements that a row is stored as, without the scale of the tensor.
-fn stored(p: &AppendProblem, numerics: Numerics, x: &[f32], g: f32) -> Vec<f64> {
+fn stored(format: ElementFormat, numerics: Numerics, x: &[f32], g: f32) -> Vec<f64> {
     let block = |x: &[f32; 16]| {
         let block = quantise_block(x, g);
         block.codes.map(|code| match numerics {
@@ -151,9 +154,9 @@ fn stored(p: &AppendProblem, numerics: Numerics, x: &[f32], g: f32) -> Vec<f64> 
             Numerics::Exact => f64::from(e2m1_decode(code)) * f64::from(e4m3_decode(block.scale)),
         })
     };
-    match p.kv_format {
-        KvFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
-        KvFormat::Fp8E4m3 => x.iter().map(|x| f64::from(e4m3_decode(e4m3_encode(x / g)))).collect(),
+    match format {
+        ElementFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
+        ElementFormat::Fp8E4m3 => x.iter().map(|x| f64::from(e4m3_decode(e4m3_encode(x / g)))).collect(),
     }
 }
 
@@ -172,7 +175,7 @@ fn non_finite_inputs_are_counted_and_never_poison_a_row() {
         assert_eq!(append(&p, &k, &v, &[9, -1], 1.0, 1.0, &mut cache), 4, "{kv_format} {dtype}");
         let mut row = vec![0.0; 64];
         cache.k_row(Numerics::Exact, 1, 0, 1, &mut row);
-        let largest = if kv_format == KvFormat::Nvfp4 { 6.0 * 448.0 } else { 448.0 };
+        let largest = if kv_format.k() == ElementFormat::Nvfp4 { 6.0 * 448.0 } else { 448.0 };
         assert_eq!(row[..4], [largest, -largest, 0.0, 0.0], "{kv_format} {dtype}");
         assert!(row[4..].iter().all(|&x| x == 0.0));
         cache.v_row(Numerics::Exact, 1, 1, 1, &mut row);

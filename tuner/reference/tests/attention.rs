@@ -6,7 +6,7 @@ use common::{random_bits, seeded};
 use nvkv_reference::codec::{e2m1_decode, e4m3_decode, e4m3_encode, fp8_element, from_f32, quantise_block, to_f32};
 use nvkv_reference::{DecodeInputs, DecodeOutput, HostCache, append, decode, decode_head};
 use nvkv_spec::layout::Arrangement;
-use nvkv_spec::{AppendMode, DecodeProblem, Dtype, KvFormat, Numerics, VScaleOrder};
+use nvkv_spec::{AppendMode, DecodeProblem, Dtype, ElementFormat, KvFormat, Numerics, VScaleOrder};
 use rand::seq::SliceRandom;
 
 const HEADS: usize = 2;
@@ -14,6 +14,7 @@ const SM_SCALE: f32 = 0.11;
 const Q_SCALE: f32 = 0.017;
 const K_SCALE: f32 = 0.013;
 const V_SCALE: f32 = 0.7;
+const SOFT_CAP: f32 = 1.5;
 
 fn problem() -> DecodeProblem {
     DecodeProblem {
@@ -26,6 +27,9 @@ fn problem() -> DecodeProblem {
         dtype: Dtype::F16,
         v_scale_order: VScaleOrder::Linear,
         append: AppendMode::Separate,
+        window: None,
+        sinks: false,
+        soft_cap: false,
     }
 }
 
@@ -40,6 +44,8 @@ struct Case {
     block_table: Vec<i32>,
     stride: usize,
     kv_len: Vec<i32>,
+    /// Some large, some that are none, where the problem has sinks.
+    sinks: Option<Vec<f32>>,
 }
 
 impl Case {
@@ -71,7 +77,9 @@ impl Case {
         }
         let queries = kv_len.len() * problem.q_len as usize * HEADS * problem.group as usize;
         let q = random_bits(&mut rng, problem.dtype, queries * dim);
-        Self { problem, q, k, v, cache, block_table, stride, kv_len: kv_len.to_vec() }
+        let sinks = (0..HEADS * problem.group as usize).map(|head| [0.5, -2.0, 9.0, f32::NEG_INFINITY][head % 4]);
+        let sinks = problem.sinks.then(|| sinks.collect());
+        Self { problem, q, k, v, cache, block_table, stride, kv_len: kv_len.to_vec(), sinks }
     }
 
     fn inputs(&self) -> DecodeInputs<'_> {
@@ -86,11 +94,14 @@ impl Case {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: self.problem.window,
+            soft_cap: self.problem.soft_cap.then_some(SOFT_CAP),
+            sinks: self.sinks.as_deref(),
         }
     }
 
     /// One head's `[tokens][D]` matrix of `rows` as it enters products, the tensor scale included.
-    fn dense(&self, rows: &[u16], head: usize, g: f32) -> Vec<Vec<f64>> {
+    fn dense(&self, rows: &[u16], format: ElementFormat, head: usize, g: f32) -> Vec<Vec<f64>> {
         let (p, dim) = (&self.problem, self.problem.head_dim as usize);
         let row = |bits: &[u16]| -> Vec<f64> {
             let x: Vec<f32> = bits.iter().map(|&b| to_f32(p.dtype, b)).collect();
@@ -101,13 +112,23 @@ impl Case {
                     Numerics::Exact => e2m1_decode(code) * e4m3_decode(b.scale),
                 })
             };
-            let elements: Vec<f32> = match p.kv_format {
-                KvFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
-                KvFormat::Fp8E4m3 => x.iter().map(|x| e4m3_decode(e4m3_encode(x / g))).collect(),
+            let elements: Vec<f32> = match format {
+                ElementFormat::Nvfp4 => x.as_chunks().0.iter().flat_map(block).collect(),
+                ElementFormat::Fp8E4m3 => x.iter().map(|x| e4m3_decode(e4m3_encode(x / g))).collect(),
             };
             elements.iter().map(|&x| f64::from(x) * f64::from(g)).collect()
         };
         rows.chunks_exact(dim).skip(head).step_by(HEADS).map(row).collect()
+    }
+
+    /// Keys of one head of a request.
+    fn keys(&self, request: usize, head: usize) -> Vec<Vec<f64>> {
+        self.dense(&self.k[request], self.problem.kv_format.k(), head, K_SCALE)
+    }
+
+    /// Values of one head of a request.
+    fn values(&self, request: usize, head: usize) -> Vec<Vec<f64>> {
+        self.dense(&self.v[request], self.problem.kv_format.v(), head, V_SCALE)
     }
 
     /// Query row (request, position, head), scale included.
@@ -127,17 +148,25 @@ impl Case {
         let mut output = DecodeOutput { out: Vec::new(), lse: Vec::new() };
         for request in 0..self.kv_len.len() {
             for (i, head) in (0..q_len).flat_map(|i| (0..HEADS * group).map(move |h| (i, h))) {
-                let keys = self.dense(&self.k[request], head / group, K_SCALE);
-                let values = self.dense(&self.v[request], head / group, V_SCALE);
+                let keys = self.keys(request, head / group);
+                let values = self.values(request, head / group);
                 let query = self.query((request * q_len + i) * HEADS * group + head);
-                // The last query position sees every token, the one before it all but one, and so on.
-                let seen = keys.len().saturating_sub(q_len - 1 - i);
+                // Token number of the query, and the tokens that it sees: itself and what is before it in its window.
+                let own = (keys.len() + i) as i64 - q_len as i64;
+                let sees = |token: usize| {
+                    let distance = own - token as i64;
+                    distance >= 0 && p.window.is_none_or(|window| distance < i64::from(window))
+                };
                 let score = |key: &Vec<f64>| (0..dim).map(|d| query[d] * key[d]).sum::<f64>() * f64::from(SM_SCALE);
-                let weights: Vec<f64> = keys[..seen].iter().map(|key| score(key).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let cap = f64::from(SOFT_CAP);
+                let score = |key| if p.soft_cap { cap * (score(key) / cap).tanh() } else { score(key) };
+                let weight = |(token, key)| if sees(token) { score(key).exp() } else { 0.0 };
+                let weights: Vec<f64> = keys.iter().enumerate().map(weight).collect();
+                let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                let sum: f64 = sink + weights.iter().sum::<f64>();
                 for d in 0..dim {
                     let value: f64 = weights.iter().zip(&values).map(|(w, v)| w * v[d]).sum();
-                    output.out.push(if seen == 0 { 0.0 } else { value / sum });
+                    output.out.push(if sum == 0.0 { 0.0 } else { value / sum });
                 }
                 output.lse.push(sum.ln());
             }
@@ -154,7 +183,7 @@ fn assert_close(got: &[f64], want: &[f64], what: &str) {
     }
 }
 
-/// Every format, numerics class, scale order and q_len; the sizes go round beside them.
+/// Every format, numerics class, scale order and q_len; what else there is goes round beside them.
 fn matrix() -> Vec<DecodeProblem> {
     let mut all = Vec::new();
     for &kv_format in KvFormat::ALL {
@@ -172,6 +201,9 @@ fn matrix() -> Vec<DecodeProblem> {
                         dtype: Dtype::ALL[n / 3 % 2],
                         v_scale_order,
                         append: AppendMode::Separate,
+                        window: [None, Some(1), Some(9), Some(1000)][n / 5 % 4],
+                        sinks: n % 3 == 1,
+                        soft_cap: n % 7 % 2 == 1,
                     });
                 }
             }
@@ -189,6 +221,23 @@ fn a_ragged_batch_matches_the_plain_softmax() {
         assert_close(&got.out, &want.out, &format!("out of {p:?}"));
         assert_close(&got.lse, &want.lse, &format!("lse of {p:?}"));
     }
+}
+
+/// Pages that lie wholly before the window may have been given away: neither their numbers nor their bytes are read.
+#[test]
+fn what_is_before_the_window_is_never_read() {
+    let p = DecodeProblem { q_len: 2, window: Some(5), ..problem() };
+    let mut case = Case::new(p, &[30], |_, _| ());
+    let want = case.plain();
+    // The first query is token 28: it sees 24 and later ones, which page 3 holds.
+    let given_away: Vec<i32> = case.block_table[..3].to_vec();
+    for page in given_away {
+        let row = case.cache.layout.k_data.row(page as u64, 0, 0);
+        let bytes = case.cache.layout.k_data.strides.page as usize;
+        case.cache.bytes[row..][..bytes].fill(0xff);
+    }
+    case.block_table[..3].fill(-1);
+    assert_close(&decode(&case.inputs()).out, &want.out, "out");
 }
 
 #[test]
@@ -229,8 +278,8 @@ fn a_huge_key_takes_all_the_weight() {
     case.q.fill(from_f32(Dtype::F16, 40.0));
     let got = decode(&case.inputs());
     for head in 0..HEADS {
-        let key = &case.dense(&case.k[0], head, K_SCALE)[huge];
-        let value = &case.dense(&case.v[0], head, V_SCALE)[huge];
+        let key = &case.keys(0, head)[huge];
+        let value = &case.values(0, head)[huge];
         let score: f64 = key.iter().map(|k| 40.0 * k).sum::<f64>() * f64::from(SM_SCALE);
         assert!(score > 1000.0, "{score} does not overflow");
         for h in 0..2 {
@@ -247,10 +296,10 @@ fn scores_far_below_zero_keep_their_weights() {
     case.q.fill(from_f32(Dtype::F16, -40.0));
     let got = decode(&case.inputs());
     for head in 0..HEADS {
-        let key = &case.dense(&case.k[0], head, K_SCALE)[0];
+        let key = &case.keys(0, head)[0];
         let score: f64 = key.iter().map(|k| -40.0 * k).sum::<f64>() * f64::from(SM_SCALE);
         assert!(score < -1000.0, "{score} does not underflow");
-        let values = case.dense(&case.v[0], head, V_SCALE);
+        let values = case.values(0, head);
         let mean: Vec<f64> = (0..64).map(|d| values.iter().map(|v| v[d]).sum::<f64>() / 40.0).collect();
         for row in [head * 2, head * 2 + 1] {
             assert_close(&got.out[row * 64..][..64], &mean, "the mean of equal weights");
@@ -262,7 +311,7 @@ fn scores_far_below_zero_keep_their_weights() {
 #[test]
 fn constant_values_come_out_unchanged() {
     let case = Case::new(problem(), &[50], |_, v| v.fill(from_f32(Dtype::F16, 1.0)));
-    let constant = case.dense(&case.v[0], 0, V_SCALE)[0][0];
+    let constant = case.values(0, 0)[0][0];
     assert_close(&decode(&case.inputs()).out, &vec![constant; HEADS * 2 * 64], "constant V");
 }
 

@@ -7,7 +7,7 @@ use nvkv_spec::{Lengths, Problem, Shape, SplitPolicy, Variant};
 
 const DEFAULT_MAX_SPLITS: &str = "clamp(floor(sms * blocks_per_sm / (batch * kv_heads * row_tiles)), 1, \
      ceil(max_context / block_tokens)), where sms is the device's number of multiprocessors and max_context the longest \
-     context of any launch; min_split_tokens is 1 and taper 0";
+     context of any launch, or window + q_len - 1 where that is less; min_split_tokens is 1 and taper 0";
 const APPEND_RULE: &str = "Pass the parameter struct by value. The blocks of 16 elements of a head's new \
      rows, those of K and of V together, are dealt out in order; the grid's second dimension is the head.";
 
@@ -121,6 +121,8 @@ mod tests {
                     [(1, 1, 1), (1, 131_072, 8), (3, 5000, 8), (64, 16384, 2), (4096, 9, 8)]
                 {
                     let shape = Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal };
+                    let Problem::Decode(p) = problem else { unreachable!() };
+                    let context = p.seen(context);
                     let by_rule = rule.default_splits(target.facts().sms, batch, kv_heads, context);
                     let timed = default_split(&problem, &variant, &shape, target).launch(context);
                     assert_eq!(by_rule, timed, "{} at {} on {target}", problem.key(), shape.key());

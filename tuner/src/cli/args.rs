@@ -67,6 +67,21 @@ pub fn q_len(text: &str) -> Result<u32, String> {
     in_range(text, 1, MAX_Q_LEN)
 }
 
+/// Parses a window's length, tokens; `none` is a window over all tokens.
+pub fn window_or_none(text: &str) -> Result<Option<u32>, String> {
+    let text = text.trim();
+    if text == "none" { Ok(None) } else { size(text).map(Some).map_err(|error| format!("{error}, or none")) }
+}
+
+/// Parses whether a problem has a feature.
+pub fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("must be yes or no".into()),
+    }
+}
+
 fn in_range(text: &str, low: u32, high: u32) -> Result<u32, String> {
     text.trim()
         .parse()
@@ -87,7 +102,7 @@ pub struct Lists {
     /// Operations: decode, fused, append
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<Operation>, help_heading = "Problems")]
     pub op: Vec<Operation>,
-    /// Storage of the cache: nvfp4, fp8_e4m3
+    /// Storage of the cache: nvfp4, fp8_e4m3, or fp8_e4m3+nvfp4 (K in FP8, V in NVFP4)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<KvFormat>, help_heading = "Problems")]
     pub kv_format: Vec<KvFormat>,
     /// What products are computed from: fp8 (as the NVFP4 cache is defined), exact
@@ -111,6 +126,15 @@ pub struct Lists {
     /// Order of the V block scales: linear, interleaved4
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named::<VScaleOrder>, help_heading = "Problems")]
     pub v_scale_order: Vec<VScaleOrder>,
+    /// Sliding window, the newest tokens that a query sees: a number, or none
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = window_or_none, allow_negative_numbers = true, help_heading = "Problems")]
+    pub window: Vec<Option<u32>>,
+    /// A logit of each query head joins its softmax's denominator: yes (the option alone), no, or both
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = yes_or_no, num_args = 0..=1, require_equals = true, default_missing_value = "yes", help_heading = "Problems")]
+    pub sinks: Vec<bool>,
+    /// Scores are bounded, s = cap * tanh(s / cap): yes (the option alone), no, or both
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = yes_or_no, num_args = 0..=1, require_equals = true, default_missing_value = "yes", help_heading = "Problems")]
+    pub soft_cap: Vec<bool>,
     /// Requests; for append, new tokens
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size, allow_negative_numbers = true, help_heading = "Shapes")]
     pub batch: Vec<u32>,

@@ -130,6 +130,9 @@ impl Lists {
             ("--numerics", !self.numerics.is_empty()),
             ("--group", !self.group.is_empty()),
             ("--q-len", !self.q_len.is_empty()),
+            ("--window", !self.window.is_empty()),
+            ("--sinks", !self.sinks.is_empty()),
+            ("--soft-cap", !self.soft_cap.is_empty()),
             ("--context", !self.context.is_empty()),
             ("--lengths", !self.lengths.is_empty()),
         ];
@@ -155,6 +158,9 @@ impl Lists {
         replace(&mut found, &self.numerics, |p, v| decode(p, |d| d.numerics = v));
         replace(&mut found, &self.group, |p, v| decode(p, |d| d.group = v));
         replace(&mut found, &self.q_len, |p, v| decode(p, |d| d.q_len = v));
+        replace(&mut found, &self.window, |p, v| decode(p, |d| d.window = v));
+        replace(&mut found, &self.sinks, |p, v| decode(p, |d| d.sinks = v));
+        replace(&mut found, &self.soft_cap, |p, v| decode(p, |d| d.soft_cap = v));
         found.iter_mut().for_each(drop_unused_order);
         unique(found)
     }

@@ -21,7 +21,7 @@ pub struct Args {
     /// decode, fused or append
     #[arg(long, default_value = "decode")]
     op: Operation,
-    /// nvfp4 or fp8_e4m3
+    /// nvfp4, fp8_e4m3, or fp8_e4m3+nvfp4 (K in FP8, V in NVFP4)
     #[arg(long, default_value = "nvfp4")]
     kv_format: KvFormat,
     /// fp8 or exact; not for append [default: fp8]
@@ -39,6 +39,15 @@ pub struct Args {
     /// New tokens a request, 1 to 8; not for append [default: 1]
     #[arg(long, value_parser = args::q_len, allow_negative_numbers = true)]
     q_len: Option<u32>,
+    /// Sliding window, the newest tokens that a query sees; not for append [default: all]
+    #[arg(long, value_name = "N", value_parser = args::size, allow_negative_numbers = true)]
+    window: Option<u32>,
+    /// With attention sinks; not for append
+    #[arg(long)]
+    sinks: bool,
+    /// With a soft cap of the scores; not for append
+    #[arg(long)]
+    soft_cap: bool,
     /// f16 or bf16
     #[arg(long, default_value = "bf16")]
     dtype: Dtype,
@@ -90,6 +99,9 @@ impl Args {
         let of_decode = [
             ("--numerics", self.numerics.is_some(), false),
             ("--q-len", self.q_len.is_some(), false),
+            ("--window", self.window.is_some(), false),
+            ("--sinks", self.sinks, false),
+            ("--soft-cap", self.soft_cap, false),
             ("--group", self.group.is_some(), true),
             ("--batch", self.batch.is_some(), true),
             ("--context", self.context.is_some(), true),
@@ -105,8 +117,20 @@ impl Args {
         };
         let append = if self.op == Operation::Fused { AppendMode::Fused } else { AppendMode::Separate };
         let (numerics, q_len) = (self.numerics.unwrap_or(Numerics::Fp8), self.q_len.unwrap_or(1));
-        let problem =
-            DecodeProblem { kv_format, numerics, head_dim, group, q_len, page_size, dtype, v_scale_order, append };
+        let problem = DecodeProblem {
+            kv_format,
+            numerics,
+            head_dim,
+            group,
+            q_len,
+            page_size,
+            dtype,
+            v_scale_order,
+            append,
+            window: self.window,
+            sinks: self.sinks,
+            soft_cap: self.soft_cap,
+        };
         Ok((Problem::Decode(problem), Shape::Decode { batch, context, kv_heads, lengths: self.lengths }))
     }
 

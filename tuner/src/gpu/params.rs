@@ -69,15 +69,19 @@ mod tests {
 
     #[test]
     fn formats_without_block_scales_get_null() {
-        for (format, has_scales) in [(KvFormat::Nvfp4, true), (KvFormat::Fp8E4m3, false)] {
+        for (format, [k_has, v_has]) in [
+            (KvFormat::Nvfp4, [true, true]),
+            (KvFormat::Fp8E4m3, [false, false]),
+            (KvFormat::Fp8E4m3Nvfp4, [false, true]),
+        ] {
             let layout = CacheLayout::new(Arrangement::Nhd, format, 4, 2, 16, 128);
             let cache = DeviceCache { base: 1 << 20, layout: &layout, format };
             let params = cache.decode_params(DecodeParams::default());
             assert_eq!(params.v_data, (1 << 20) + layout.v_data.base);
-            assert_eq!(params.v_scales != 0, has_scales);
+            assert_eq!([params.k_scales != 0, params.v_scales != 0], [k_has, v_has]);
             assert_eq!(params.k_data_token, layout.k_data.strides.token);
             let append = cache.append_params(AppendParams { tokens: 3, ..AppendParams::default() });
-            assert_eq!((append.tokens, append.v_scales != 0), (3, has_scales));
+            assert_eq!((append.tokens, append.v_scales != 0), (3, v_has));
         }
     }
 }

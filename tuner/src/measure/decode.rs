@@ -4,7 +4,9 @@ use super::fill::Pattern;
 use super::probe::Probe;
 use super::spot::{Spot, SpotInputs};
 use crate::gpu::{Buffer, CudaError, Device, DeviceCache};
-use crate::verify::{Failure, K_SCALE, Q_SCALE, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sm_scale};
+use crate::verify::{
+    Failure, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sinks, sm_scale,
+};
 use nvkv_generator::Launch;
 use nvkv_spec::abi::{DecodeParams, DevicePtr};
 use nvkv_spec::layout::{Arrangement, CacheLayout, PagedTensor};
@@ -28,6 +30,7 @@ pub(super) struct DecodeBench {
     block_table: Buffer,
     block_table_stride: usize,
     kv_len: Buffer,
+    sinks: Buffer,
     status: Buffer,
     out: Buffer,
     spots: Vec<Spot>,
@@ -57,6 +60,7 @@ impl DecodeBench {
             AppendMode::Fused => tokens * (kv_heads * dim) as usize,
         };
         let new_rows: [Vec<u16>; 2] = std::array::from_fn(|_| normal_bits(&mut rng, problem.dtype, new_elements));
+        let sinks = if problem.sinks { sinks(&mut rng, kv_heads * problem.group) } else { Vec::new() };
         let inputs = SpotInputs {
             problem,
             layout: &layout,
@@ -66,6 +70,7 @@ impl DecodeBench {
             block_table_stride: block_table.stride,
             q: &q,
             new_rows: &new_rows,
+            sinks: &sinks,
         };
         let spots = inputs.spots();
         Ok(Self {
@@ -80,6 +85,7 @@ impl DecodeBench {
             block_table: Buffer::from_slice(device, &block_table.entries)?,
             block_table_stride: block_table.stride,
             kv_len: Buffer::from_slice(device, &kv_len.iter().map(|&n| n as i32).collect::<Vec<_>>())?,
+            sinks: Buffer::from_slice(device, &sinks)?,
             status: Buffer::from_slice(device, &[0u32])?,
             spots,
         })
@@ -121,6 +127,9 @@ impl DecodeBench {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: p.window.unwrap_or_default(),
+            soft_cap: if p.soft_cap { SOFT_CAP } else { 0.0 },
+            sinks: if p.sinks { self.sinks.address() } else { 0 },
             ..DecodeParams::default()
         })
     }

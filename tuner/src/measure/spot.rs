@@ -1,7 +1,7 @@
 //! The reference's result for single heads of a shape too large to compute in full.
 
 use super::fill::Pattern;
-use crate::verify::{K_SCALE, Q_SCALE, V_SCALE, new_slots, sm_scale};
+use crate::verify::{K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, new_slots, sm_scale};
 use nvkv_reference::{DecodeInputs, HostCache, append, decode_head};
 use nvkv_spec::layout::{Arrangement, CacheLayout, PagedTensor};
 use nvkv_spec::{AppendMode, DecodeProblem};
@@ -49,6 +49,8 @@ pub(super) struct SpotInputs<'a> {
     pub(super) block_table_stride: usize,
     pub(super) q: &'a [u16],
     pub(super) new_rows: &'a [Vec<u16>; 2],
+    /// `[Hq]`, or empty.
+    pub(super) sinks: &'a [f32],
 }
 
 impl SpotInputs<'_> {
@@ -70,6 +72,7 @@ impl SpotInputs<'_> {
             let [k, v] = self.new_rows.each_ref().map(|tensor| of_head(1, tensor));
             append(&p.append_problem(), &k, &v, &slots, K_SCALE, V_SCALE, &mut cache);
         }
+        let group = (kv_head * p.group) as usize..((kv_head + 1) * p.group) as usize;
         let inputs = DecodeInputs {
             problem: p,
             q: &of_head(p.group, self.q),
@@ -81,6 +84,9 @@ impl SpotInputs<'_> {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: p.window,
+            soft_cap: p.soft_cap.then_some(SOFT_CAP),
+            sinks: p.sinks.then(|| &self.sinks[group]),
         };
         Spot { request, kv_head, expected: decode_head(&inputs, 0, 0).out }
     }
@@ -134,6 +140,9 @@ mod tests {
                 dtype: Dtype::Bf16,
                 v_scale_order: order,
                 append: mode,
+                window: Some(9),
+                sinks: true,
+                soft_cap: true,
             };
             let (kv_len, kv_heads) = ([21, 9, 17], 2);
             let mut rng = seeded("spot");
@@ -151,6 +160,7 @@ mod tests {
             let block_table = [5, 3, 8, 0, 1, 7, 2, 6, 4];
             let q = normal_bits(&mut rng, problem.dtype, 3 * 2 * 6 * 64);
             let new_rows = std::array::from_fn(|_| normal_bits(&mut rng, problem.dtype, 3 * 2 * 2 * 64));
+            let sinks = [0.5, -1.0, 2.0, 3.0, -4.0, 5.0];
             let spots = SpotInputs {
                 problem: &problem,
                 layout: &layout,
@@ -160,6 +170,7 @@ mod tests {
                 block_table_stride: 3,
                 q: &q,
                 new_rows: &new_rows,
+                sinks: &sinks,
             }
             .spots();
             if mode == AppendMode::Fused {
@@ -177,6 +188,9 @@ mod tests {
                 q_scale: Q_SCALE,
                 k_scale: K_SCALE,
                 v_scale: V_SCALE,
+                window: problem.window,
+                soft_cap: problem.soft_cap.then_some(SOFT_CAP),
+                sinks: problem.sinks.then_some(&sinks),
             };
             let whole = decode(&inputs).out;
             assert_eq!(spots.iter().map(|s| (s.request, s.kv_head)).collect::<Vec<_>>(), [(0, 0), (2, 1)]);

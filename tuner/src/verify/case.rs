@@ -38,12 +38,25 @@ pub struct DecodeCase {
     pub padded: bool,
     /// Split policies to run it with.
     pub splits: Vec<SplitPolicy>,
+    /// Tokens that a query sees, where the problem has a window: this many, or as many as the problem says.
+    pub window: Option<u32>,
 }
 
 impl DecodeCase {
     /// Longest request.
     pub fn context(&self) -> u32 {
         self.kv_len.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The window of this case of `problem`, if it has one.
+    pub fn window(&self, problem: &DecodeProblem) -> Option<u32> {
+        problem.window.map(|own| self.window.unwrap_or(own))
+    }
+
+    /// The first token of a request of `len` tokens that any of its queries sees.
+    pub fn first_seen(&self, problem: &DecodeProblem, len: u32) -> u32 {
+        let before_first_query = (len + 1).saturating_sub(problem.q_len);
+        self.window(problem).map_or(0, |window| before_first_query.saturating_sub(window))
     }
 }
 
@@ -83,6 +96,7 @@ pub fn decode_cases(problem: &DecodeProblem, depth: Depth) -> Vec<DecodeCase> {
         cases.extend(matrix(problem));
         cases.extend(long(problem));
     }
+    with_windows(problem, &mut cases);
     with_new_tokens(problem, cases)
 }
 
@@ -103,8 +117,32 @@ pub fn emulated_cases(problem: &DecodeProblem, depth: Depth) -> Vec<DecodeCase> 
         }));
         cases.extend(long(problem));
     }
+    with_windows(problem, &mut cases);
     cases.iter_mut().flat_map(|case| &mut case.kv_len).for_each(|len| *len = (*len).min(LONGEST_EMULATED));
     with_new_tokens(problem, cases)
+}
+
+/// Windows of one token, of less than a tile or a page and of about as much, of several tiles, and of all there is.
+const WINDOWS: [u32; 6] = [1, 5, 16, 66, 200, u32::MAX];
+
+/// What a problem with a window asks beside: each length of [`WINDOWS`] over the short requests, in several splits. The
+/// other cases take the lengths, and the problem's own, in turn.
+fn with_windows(problem: &DecodeProblem, cases: &mut Vec<DecodeCase>) {
+    if problem.window.is_none() {
+        return;
+    }
+    let lengths = WINDOWS.into_iter().map(Some).chain([None]).cycle();
+    cases.iter_mut().zip(lengths.skip(3)).for_each(|(case, window)| case.window = window);
+    let of_window = |window: u32| DecodeCase {
+        name: format!("window {window}"),
+        kv_heads: 1,
+        kv_len: short(problem).into_iter().chain([300]).collect(),
+        splits: vec![even(3), chunk(64)],
+        window: Some(window),
+        ..cases[0].clone()
+    };
+    let all: Vec<_> = WINDOWS.into_iter().map(of_window).collect();
+    cases.extend(all);
 }
 
 /// What a fused problem asks beside: new rows that are not finite, and room for `q_len` tokens in each request.
@@ -131,6 +169,7 @@ fn quick(problem: &DecodeProblem) -> [DecodeCase; 4] {
         with_lse: true,
         padded: false,
         splits: vec![even(1), even(5), chunk(128)],
+        window: None,
     };
     let strided = DecodeCase {
         name: "strided".into(),
@@ -171,7 +210,18 @@ fn matrix(problem: &DecodeProblem) -> Vec<DecodeCase> {
                 let kv_len = if kv_heads <= 2 { ragged(problem) } else { short(problem) };
                 let (name, splits) = (format!("{arrangement}, {kv_heads} heads, {content:?}"), every_split());
                 let (with_lse, padded) = (i % 2 == 0, i >= 2);
-                cases.push(DecodeCase { name, arrangement, kv_heads, kv_len, content, with_lse, padded, splits });
+                let window = None;
+                cases.push(DecodeCase {
+                    name,
+                    arrangement,
+                    kv_heads,
+                    kv_len,
+                    content,
+                    with_lse,
+                    padded,
+                    splits,
+                    window,
+                });
             }
         }
     }
@@ -260,8 +310,10 @@ mod tests {
     /// Fewer launches, none of them long, and no length, split or content is left out for it.
     #[test]
     fn the_emulator_runs_a_part_of_each_case_and_every_part_somewhere() {
-        for operation in [Operation::Decode, Operation::Fused] {
+        for (operation, window) in [(Operation::Decode, None), (Operation::Fused, None), (Operation::Fused, Some(128))]
+        {
             let Problem::Decode(problem) = problems(Preset::Quick, &[operation])[0] else { unreachable!() };
+            let problem = DecodeProblem { window, ..problem };
             for depth in [Depth::Quick, Depth::Full] {
                 let (all, few) = (decode_cases(&problem, depth), emulated_cases(&problem, depth));
                 let names = |cases: &[DecodeCase]| cases.iter().map(|case| case.name.clone()).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
 //! One decode case.
 
 use super::executor::Executor;
-use super::host::{DecodeData, K_SCALE, Q_SCALE, V_SCALE, sm_scale};
+use super::host::{DecodeData, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, sm_scale};
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
 use crate::gpu::{DeviceCache, Geometry};
@@ -45,6 +45,7 @@ struct Inputs<'a, E: Executor> {
     new_rows: Option<[E::Memory; 2]>,
     block_table: E::Memory,
     kv_len: E::Memory,
+    sinks: Option<E::Memory>,
 }
 
 impl<'a, E: Executor> Inputs<'a, E> {
@@ -68,6 +69,7 @@ impl<'a, E: Executor> Inputs<'a, E> {
             new_rows,
             block_table: on.hold(&data.block_table)?,
             kv_len: on.hold(&data.kv_len)?,
+            sinks: problem.sinks.then(|| on.hold(&data.sinks)).transpose()?,
         })
     }
 }
@@ -128,6 +130,9 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         q_scale: Q_SCALE,
         k_scale: K_SCALE,
         v_scale: V_SCALE,
+        window: data.case.window(inputs.problem).unwrap_or_default(),
+        soft_cap: if inputs.problem.soft_cap { SOFT_CAP } else { 0.0 },
+        sinks: inputs.sinks.as_ref().map_or(0, E::address),
         ..DecodeParams::default()
     })
 }

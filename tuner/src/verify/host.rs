@@ -1,13 +1,14 @@
 //! Inputs of the cases in host memory, with what the reference makes of them.
 
 use super::case::{AppendCase, Content, DecodeCase};
-use super::random::{aligned_bits, bits, cached_row, hard_bits, huge_row, huge_sign, normal_bits, seeded};
+use super::random::{aligned_bits, bits, cached_row, hard_bits, huge_row, huge_sign, normal_bits, seeded, sinks};
 use nvkv_reference::{DecodeInputs, DecodeOutput, HostCache, append, decode};
 use nvkv_spec::layout::PagedTensor;
 use nvkv_spec::{AppendMode, AppendProblem, DecodeProblem, Problem, VScaleOrder};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use std::ops::Range;
 
 /// Scale of Q in class `fp8`: normal numbers reach about 250 of 448.
 pub const Q_SCALE: f32 = 0.02;
@@ -15,6 +16,8 @@ pub const Q_SCALE: f32 = 0.02;
 pub const K_SCALE: f32 = 0.4;
 /// Scale of the V tensor.
 pub const V_SCALE: f32 = 0.7;
+/// Soft cap: of the size of the larger scores, so that it bends them.
+pub const SOFT_CAP: f32 = 3.0;
 /// Pages that no request owns.
 const UNUSED_PAGES: usize = 3;
 
@@ -28,12 +31,12 @@ pub fn sm_scale(problem: &DecodeProblem) -> f32 {
 pub struct DecodeData {
     /// The case.
     pub case: DecodeCase,
-    /// The cache before the launch. What no request may see (unused pages, rows past the end, this
-    /// step's rows of a fused kernel) is NaN in every format.
+    /// The cache before the launch. What no request may see (unused pages, rows past the end or before the window,
+    /// this step's rows of a fused kernel) is NaN in every format.
     pub cache: HostCache,
     /// The cache after the launch: the same, or with this step's rows.
     pub cache_after: HostCache,
-    /// Pages `[batch, stride]`; garbage past the last page of a request.
+    /// Pages `[batch, stride]`; garbage past the last page of a request, and before the first that its window reaches.
     pub block_table: Vec<i32>,
     /// Entries a row of `block_table`.
     pub block_table_stride: usize,
@@ -45,6 +48,8 @@ pub struct DecodeData {
     pub new_rows: [Vec<u16>; 2],
     /// Elements of the new rows that are not finite.
     pub non_finite: u32,
+    /// Sink of each query head `[Hq]`; empty where the problem has none.
+    pub sinks: Vec<f32>,
     /// The reference's result.
     pub expected: DecodeOutput,
 }
@@ -53,12 +58,15 @@ impl DecodeData {
     /// Builds the inputs of `case`, and asks the reference.
     pub fn new(problem: &DecodeProblem, case: &DecodeCase) -> Self {
         let mut rng = seeded(&format!("{}/{}", Problem::Decode(*problem).key(), case.name));
-        let (block_table, block_table_stride, pages) = block_table(&mut rng, problem.page_size, &case.kv_len);
+        let first_seen = |len| case.first_seen(problem, len);
+        let (block_table, block_table_stride, pages) =
+            block_table(&mut rng, problem.page_size, &case.kv_len, first_seen);
         let mut cache = empty_cache(&problem.append_problem(), case, pages);
         let pages_of = |request: usize| &block_table[request * block_table_stride..][..block_table_stride];
         let new_tokens = if problem.append == AppendMode::Fused { problem.q_len } else { 0 };
         for (request, &len) in case.kv_len.iter().enumerate() {
-            fill_request(&mut rng, &mut cache, pages_of(request), len.saturating_sub(new_tokens), case.content);
+            let tokens = first_seen(len)..len.saturating_sub(new_tokens);
+            fill_request(&mut rng, &mut cache, pages_of(request), tokens, case.content);
         }
         let rows = case.kv_len.len() * problem.q_len as usize;
         let dim = problem.head_dim as usize;
@@ -79,10 +87,14 @@ impl DecodeData {
             q,
             new_rows: [Vec::new(), Vec::new()],
             non_finite: 0,
+            sinks: Vec::new(),
             expected: DecodeOutput { out: Vec::new(), lse: Vec::new() },
         };
         if problem.append == AppendMode::Fused {
             data.append_new_rows(&mut rng, problem, rows * case.kv_heads as usize * dim);
+        }
+        if problem.sinks {
+            data.sinks = sinks(&mut rng, case.kv_heads * problem.group);
         }
         data.expected = decode(&data.inputs(problem));
         data
@@ -110,6 +122,9 @@ impl DecodeData {
             q_scale: Q_SCALE,
             k_scale: K_SCALE,
             v_scale: V_SCALE,
+            window: self.case.window(problem),
+            soft_cap: problem.soft_cap.then_some(SOFT_CAP),
+            sinks: problem.sinks.then_some(&self.sinks[..]),
         }
     }
 }
@@ -175,19 +190,26 @@ fn spoil(problem: &DecodeProblem, [k, v]: &mut [Vec<u16>; 2], kv_heads: usize) {
 }
 
 /// Pages in random order, `[batch, stride]`, with the stride and the number of pages. Entries past
-/// the last page of a request are no pages at all.
-fn block_table(rng: &mut StdRng, page_size: u32, kv_len: &[u32]) -> (Vec<i32>, usize, u64) {
+/// the last page of a request, and before that of its first token that is seen, are no pages at all.
+fn block_table(
+    rng: &mut StdRng,
+    page_size: u32,
+    kv_len: &[u32],
+    first_seen: impl Fn(u32) -> u32,
+) -> (Vec<i32>, usize, u64) {
     let blocks = |len: u32| len.div_ceil(page_size) as usize;
-    let pages = kv_len.iter().map(|&len| blocks(len)).sum::<usize>() + UNUSED_PAGES;
+    let unseen = |len: u32| (first_seen(len) / page_size) as usize;
+    let pages = kv_len.iter().map(|&len| blocks(len) - unseen(len)).sum::<usize>() + UNUSED_PAGES;
     let mut order: Vec<i32> = (0..pages as i32).collect();
     order.shuffle(rng);
     let mut free = order.into_iter();
     let stride = kv_len.iter().map(|&len| blocks(len)).max().unwrap_or(0) + 2;
     let mut table = Vec::with_capacity(kv_len.len() * stride);
+    let garbage = |i: usize| if i.is_multiple_of(2) { -1 } else { i32::MAX };
     for &len in kv_len {
-        table.extend(free.by_ref().take(blocks(len)));
-        let garbage = (blocks(len)..stride).map(|i| if i % 2 == 0 { -1 } else { i32::MAX });
-        table.extend(garbage);
+        table.extend((0..unseen(len)).map(garbage));
+        table.extend(free.by_ref().take(blocks(len) - unseen(len)));
+        table.extend((blocks(len)..stride).map(garbage));
     }
     (table, stride, pages as u64)
 }
@@ -201,16 +223,17 @@ fn empty_cache(problem: &AppendProblem, case: &DecodeCase, pages: u64) -> HostCa
     cache
 }
 
-/// Writes the first `tokens` rows of a request.
-fn fill_request(rng: &mut StdRng, cache: &mut HostCache, pages: &[i32], tokens: u32, content: Content) {
+/// Writes the rows of `tokens` of a request.
+fn fill_request(rng: &mut StdRng, cache: &mut HostCache, pages: &[i32], tokens: Range<u32>, content: Content) {
     let (dim, layout, order) = (cache.head_dim, cache.layout, cache.order);
     let (k_format, v_format) = (cache.format.k(), cache.format.v());
     let constant = cached_row(rng, v_format, dim);
-    for token in 0..tokens {
+    let middle = tokens.start.midpoint(tokens.end);
+    for token in tokens {
         for head in 0..cache.kv_heads {
             let at =
                 Row { page: pages[(token / cache.page_size) as usize] as u64, head, token: token % cache.page_size };
-            let huge = content == Content::HugeKey && token == tokens / 2;
+            let huge = content == Content::HugeKey && token == middle;
             let key = if huge { huge_row(k_format, dim) } else { cached_row(rng, k_format, dim) };
             write_row(cache, (layout.k_data, layout.k_scales), VScaleOrder::Linear, at, &key);
             let value = match content {
@@ -277,6 +300,9 @@ mod tests {
             dtype: Dtype::F16,
             v_scale_order,
             append,
+            window: None,
+            sinks: false,
+            soft_cap: false,
         }
     }
 
@@ -286,6 +312,12 @@ mod tests {
             problem(AppendMode::Separate, KvFormat::Nvfp4, VScaleOrder::Interleaved4),
             problem(AppendMode::Fused, KvFormat::Nvfp4, VScaleOrder::Linear),
             problem(AppendMode::Fused, KvFormat::Fp8E4m3, VScaleOrder::Linear),
+            problem(AppendMode::Fused, KvFormat::Fp8E4m3Nvfp4, VScaleOrder::Interleaved4),
+            DecodeProblem {
+                window: Some(40),
+                sinks: true,
+                ..problem(AppendMode::Fused, KvFormat::Nvfp4, VScaleOrder::Interleaved4)
+            },
         ];
         let cases = |p: &DecodeProblem| decode_cases(p, Depth::Quick).into_iter().map(|c| (*p, c)).collect::<Vec<_>>();
         problems.iter().flat_map(cases).map(|(p, case)| (p, DecodeData::new(&p, &case))).collect()
@@ -298,10 +330,12 @@ mod tests {
             for (request, &len) in data.kv_len.iter().enumerate() {
                 let row = &data.block_table[request * data.block_table_stride..][..data.block_table_stride];
                 let blocks = (len as u32).div_ceil(problem.page_size) as usize;
-                for &page in &row[..blocks] {
+                let first = (data.case.first_seen(problem, len as u32) / problem.page_size) as usize;
+                for &page in &row[first..blocks] {
                     assert!(!std::mem::replace(&mut seen[page as usize], true), "page {page} twice");
                 }
-                assert!(row[blocks..].iter().all(|&page| page < 0 || page as u64 >= data.cache.pages));
+                let mut rest = row[..first].iter().chain(&row[blocks..]);
+                assert!(rest.all(|&page| page < 0 || page as u64 >= data.cache.pages));
             }
             assert_eq!(seen.iter().filter(|&&s| !s).count(), UNUSED_PAGES);
         }
@@ -314,7 +348,7 @@ mod tests {
             let mut visible = vec![false; (data.cache.pages * 16) as usize];
             for (request, &len) in data.kv_len.iter().enumerate() {
                 let table = &data.block_table[request * data.block_table_stride..];
-                for token in 0..len as usize {
+                for token in data.case.first_seen(problem, len as u32) as usize..len as usize {
                     visible[table[token / 16] as usize * 16 + token % 16] = true;
                 }
             }

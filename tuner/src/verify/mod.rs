@@ -21,10 +21,10 @@ pub use case::{AppendCase, Content, DecodeCase};
 pub(crate) use compare::{has_nan, outputs as compare_outputs};
 pub use emulated::{Emulation, Work, emulate};
 use guarded::Guarded;
-pub(crate) use host::{K_SCALE, Q_SCALE, V_SCALE, new_slots, sm_scale};
+pub(crate) use host::{K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, new_slots, sm_scale};
 pub use kept::{Output, outputs_emulated, outputs_on_gpu};
 pub use prepared::Prepared;
-pub(crate) use random::{normal_bits, seeded};
+pub(crate) use random::{normal_bits, seeded, sinks};
 
 use crate::gpu::{CudaError, Device, Kernel};
 use crate::worker::{Depth, VerifyReport, VerifyRequest};

@@ -26,6 +26,16 @@ pub fn normal(rng: &mut StdRng) -> f32 {
     (0..12).map(|_| rng.random_range(-0.5..0.5f32)).sum()
 }
 
+/// Sinks of `heads` query heads: most about the scores, some far above, some that are none.
+pub fn sinks(rng: &mut StdRng, heads: u32) -> Vec<f32> {
+    let sink = |head: u32| match head % 5 {
+        2 => 9.0,
+        4 => f32::NEG_INFINITY,
+        _ => 2.0 * normal(rng),
+    };
+    (0..heads).map(sink).collect()
+}
+
 /// `count` normal numbers as bit patterns.
 pub fn normal_bits(rng: &mut StdRng, dtype: Dtype, count: usize) -> Vec<u16> {
     (0..count).map(|_| bits(dtype, normal(rng))).collect()

@@ -14,10 +14,11 @@ fn kernels_whose_every_result_is_defined_are_still_right() {
     let base = base();
     let exact = DecodeProblem { numerics: Numerics::Exact, ..base };
     let fused = DecodeProblem { append: AppendMode::Fused, ..base };
+    let capped = DecodeProblem { soft_cap: true, ..base };
     let decode = |problem| (Problem::Decode(problem), Prepared::decode(&problem, &[batch()]));
     let append = base.append_problem();
     let append = (Problem::Append(append), Prepared::append(&append, &[append_case()]));
-    for (problem, prepared) in [decode(base), decode(exact), decode(fused), append] {
+    for (problem, prepared) in [decode(base), decode(exact), decode(fused), decode(capped), append] {
         let variant = default_variant(&problem, Target::Sm90a);
         let mut compiled = Compiled::new(&nvrtc, &problem, variant, Target::Sm90a);
         compiled.ptx = exact::exact(&compiled.ptx);

@@ -1,6 +1,7 @@
 //! Generated kernels in the emulator: compiled by NVRTC for every target, run on the CPU, held to the reference.
 
 mod defined;
+mod features;
 mod mutations;
 mod samples;
 mod speed;
@@ -64,20 +65,24 @@ fn base() -> DecodeProblem {
     }
 }
 
-/// Both classes and both formats.
-fn paths() -> [DecodeProblem; 3] {
+/// Both classes, and every format.
+fn paths() -> [DecodeProblem; 5] {
     let base = base();
-    [base, DecodeProblem { numerics: Numerics::Exact, ..base }, DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..base }]
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..base };
+    let exact = |problem| DecodeProblem { numerics: Numerics::Exact, ..problem };
+    [base, exact(base), DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..base }, mixed, exact(mixed)]
 }
 
 /// Operands straight, other dims and pages, two rows of V on one line of shared memory, fused with the append.
-fn shapes() -> [DecodeProblem; 4] {
+fn shapes() -> [DecodeProblem; 6] {
     let base = base();
     [
         DecodeProblem { group: 16, numerics: Numerics::Exact, ..base },
         DecodeProblem { head_dim: 64, page_size: 32, q_len: 2, group: 4, ..base },
         DecodeProblem { kv_format: KvFormat::Fp8E4m3, head_dim: 64, ..base },
         DecodeProblem { append: AppendMode::Fused, v_scale_order: VScaleOrder::Interleaved4, ..base },
+        DecodeProblem { append: AppendMode::Fused, kv_format: KvFormat::Fp8E4m3Nvfp4, head_dim: 64, ..base },
+        DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, head_dim: 256, page_size: 8, group: 16, ..base },
     ]
 }
 
@@ -115,6 +120,7 @@ fn batch() -> DecodeCase {
         with_lse: true,
         padded: false,
         splits: vec![SplitPolicy::Even { splits: 3 }],
+        window: None,
     }
 }
 
@@ -146,7 +152,8 @@ fn append_writes_the_reference_s_bytes_for_every_target() {
     let base = base().append_problem();
     let interleaved = DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, head_dim: 64, ..self::base() };
     let fp8 = DecodeProblem { kv_format: KvFormat::Fp8E4m3, dtype: Dtype::Bf16, ..self::base() };
-    for problem in [base, interleaved.append_problem(), fp8.append_problem()] {
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..interleaved };
+    for problem in [base, interleaved.append_problem(), fp8.append_problem(), mixed.append_problem()] {
         let prepared = Prepared::append(&problem, &[append_case()]);
         Target::ALL.par_iter().for_each(|&target| {
             let problem = Problem::Append(problem);

@@ -25,8 +25,14 @@ enum Kernel {
     Straight,
     /// An FP8 cache.
     Fp8Cache,
+    /// K in FP8, V in NVFP4, the append fused in.
+    Mixed,
     /// The append fused in, two new tokens, V scales interleaved.
     Fused,
+    /// A window, sinks and a soft cap: two new tokens, tiles of two pages.
+    Features,
+    /// A window, staging in registers.
+    WindowInRegisters,
     /// The append alone.
     Append,
 }
@@ -40,6 +46,8 @@ enum On {
     HugeKey,
     /// One request of one full page.
     OnePage,
+    /// Windows that begin within a page, with a tile, and in the second page of a tile.
+    Windows,
 }
 
 /// A mistake: in `file`, `text` becomes `replacement`.
@@ -61,7 +69,11 @@ const fn in_batch(
     Mutation { what, file, text, replacement, kernel, on: On::Batch }
 }
 
-use Kernel::{Append, Fp8Cache, Fused, Place, Registers, Straight, Wgmma};
+const fn in_windows(what: &'static str, kernel: Kernel, file: &'static str, change: [&'static str; 2]) -> Mutation {
+    Mutation { on: On::Windows, ..in_batch(what, kernel, file, change) }
+}
+
+use Kernel::{Append, Features, Fp8Cache, Fused, Mixed, Place, Registers, Straight, Wgmma, WindowInRegisters};
 
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation] = &[
@@ -103,22 +115,39 @@ const MUTATIONS: &[Mutation] = &[
     // Masks and softmax.
     in_batch("one token too many", Wgmma, "stages/scores.cuh", [">= visible)", "> visible)"]),
     in_batch("a new token that sees the next", Fused, "stages/work.cuh", ["- Q_LEN + i + 1", "- Q_LEN + i + 2"]),
-    in_batch("NaN past the end in V", Registers, "stages/load_registers.cuh", ["< work.kv_len) continue;", "<= work.kv_len) continue;"]),
+    in_batch("NaN past the end in V", Registers, "stages/load_registers.cuh", ["if (at < work.kv_len", "if (at <= work.kv_len"]),
     in_batch("NaN past the end of a ring's V", Wgmma, "stages/load_ring.cuh", ["max(work.kv_len - token, 0)", "max(work.kv_len - token + 1, 0)"]),
     Mutation { on: On::HugeKey, ..in_batch("output not rescaled", Wgmma, "stages/softmax.cuh", ["scale_output(state, factor);", ""]) },
     Mutation { on: On::HugeKey, ..in_batch("sum not rescaled", Place, "stages/softmax.cuh", ["state.sum[slot] *= factor[slot];", ""]) },
     in_batch("log-sum-exp to base 2", Wgmma, "stages/store.cuh", ["LN2 * (state.max", "(state.max"]),
     // Splits.
     in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["split < work.splits; split += WARPS", "split < work.splits - 1; split += WARPS"]),
-    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["(work.kv_len + STEP - 1) / STEP", "work.kv_len / STEP"]),
+    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["- origin + STEP - 1) / STEP", "- origin) / STEP"]),
     Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - next) * q.scale[slot])", "1.0f"]) },
     in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["!= work.splits - 1", "!= work.splits"]),
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
+    // Windows, sinks, soft caps.
+    in_windows("a window one token too wide", Features, "stages/work.cuh", ["- work.window, 0)", "- work.window - 1, 0)"]),
+    in_windows("splits counted from token 0", Features, "stages/work.cuh", ["origin + max(", "max("]),
+    in_windows("one window for all queries", Features, "stages/scores.cuh", ["< first_visible(work, position)", "< first_visible(work, 0)"]),
+    in_windows("a tile before the window not masked", WindowInRegisters, "stages/scores.cuh", ["hidden |= token < first_visible(work, Q_LEN - 1);", ";"]),
+    in_windows("a tile that the last query does not see whole", Features, "stages/scores.cuh", ["first_visible(work, Q_LEN - 1)", "first_visible(work, 0)"]),
+    in_windows("a page before the window", Features, "stages/load.cuh", ["max(last, first_visible(work, 0) / PAGE)", "last"]),
+    in_windows("NaN before the window in V", WindowInRegisters, "stages/load_registers.cuh", ["at < first_visible(work, 0))", "at < first_visible(work, 0) - 1)"]),
+    in_windows("NaN before the window of a ring's V", Features, "stages/load_ring.cuh", ["first_visible(work, 0) - token", "first_visible(work, 0) - token - 1"]),
+    in_windows("the sink of another KV head", Features, "stages/sinks.cuh", ["work.head * GROUP + row % GROUP", "row % GROUP"]),
+    in_windows("a sink in log2 units", Features, "stages/sinks.cuh", ["row % GROUP] * LOG2E", "row % GROUP]"]),
+    in_windows("a sink without the bias of P", Features, "stages/sinks.cuh", ["sink - next + P_BIAS", "sink - next"]),
+    in_windows("output not weighed against the sink", Features, "stages/sinks.cuh", ["scale_output(state, factor);", ""]),
+    in_windows("a reference point that the sink did not move", Features, "stages/sinks.cuh", ["state.max[slot] = next / q.scale[slot];", ""]),
+    in_windows("half of a soft cap's argument", Features, "stages/queries.cuh", ["2.0f * base * scale", "base * scale"]),
+    in_windows("a soft cap in natural units", Features, "stages/queries.cuh", ["p.soft_cap * LOG2E", "p.soft_cap"]),
     // The append.
     in_batch("codes rounded down", Append, "stages/requant.cuh", ["fmaf(q, 2.0f, ROUND)", "fmaf(q, 2.0f, -0.4f) + ROUND"]),
     in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["non_finite += special;", ""]),
     in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
+    in_batch("V requantised to K's format", Mixed, "stages/requant.cuh", ["requantise<V_FORMAT, BF16>", "requantise<K_FORMAT, BF16>"]),
     in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["if (slot < 0) return 0;", ""]),
 ];
 
@@ -160,12 +189,28 @@ impl Kernel {
                 let k_path = path(Dequant::Direct, Mma::E4m3);
                 decode(problem, DecodeVariant { k_path, v_path: convert, ..swapped }, Target::Sm121a)
             }
+            Mixed => {
+                let kv_format = KvFormat::Fp8E4m3Nvfp4;
+                let problem = DecodeProblem { kv_format, append: AppendMode::Fused, ..fp8 };
+                decode(problem, DecodeVariant { k_path: path(Dequant::Direct, Mma::Wgmma), ..swapped }, Target::Sm90a)
+            }
             Fused => {
                 let order = VScaleOrder::Interleaved4;
                 let problem =
                     DecodeProblem { append: AppendMode::Fused, q_len: 2, group: 4, v_scale_order: order, ..fp8 };
                 let k_path = path(Dequant::Table, Mma::E4m3);
                 decode(problem, DecodeVariant { k_path, ..swapped }, Target::Sm120a)
+            }
+            Features => {
+                let tiles = DecodeVariant { tile_tokens: 32, staging: ring(3), blocks_per_sm: 1, ..swapped };
+                let features = DecodeProblem { window: Some(70), sinks: true, soft_cap: true, ..exact };
+                let problem = DecodeProblem { q_len: 2, group: 4, ..features };
+                decode(problem, DecodeVariant { k_path: place, v_path: place, ..tiles }, Target::Sm103a)
+            }
+            WindowInRegisters => {
+                let (problem, variant, target) = Registers.place();
+                let Problem::Decode(problem) = problem else { unreachable!("a decode problem") };
+                (Problem::Decode(DecodeProblem { window: Some(70), ..problem }), variant, target)
             }
             Append => {
                 let variant = AppendVariant { threads: 128, blocks_per_thread: 1 };
@@ -186,6 +231,7 @@ impl Kernel {
                 DecodeCase { kv_len: vec![300], content: Content::HugeKey, splits, ..batch() }
             }
             On::OnePage => DecodeCase { kv_len: vec![problem.page_size], ..batch() },
+            On::Windows => DecodeCase { kv_len: vec![0, 300, 295, 312], ..batch() },
         };
         Prepared::decode(&problem, &[case])
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-/// `ptx` with a rounding for each `add`, `sub` and `mul`, so that `ptxas` fuses none, and with `ex2.approx` and
-/// `lg2.approx` as polynomials of instructions whose rounding PTX defines.
+/// `ptx` with a rounding for each `add`, `sub` and `mul`, so that `ptxas` fuses none, and with `rcp.approx`
+/// rounded, and `ex2.approx` and `lg2.approx` as polynomials of instructions whose rounding PTX defines.
 pub fn exact(ptx: &str) -> String {
     let mut text = String::new();
     for line in ptx.lines() {
@@ -25,6 +25,7 @@ fn exact_statement(statement: &str) -> String {
             let (operation, kind) = opcode.split_once('.').unwrap_or_default();
             format!("{before}{guard}{operation}.rn.{kind}{operands}")
         }
+        "rcp.approx.ftz.f32" => format!("{before}{guard}rcp.rn.ftz.f32{operands}"),
         "ex2.approx.f32" | "ex2.approx.ftz.f32" => before.to_string() + &written_out(guard, operands, exp2()),
         "lg2.approx.f32" | "lg2.approx.ftz.f32" => before.to_string() + &written_out(guard, operands, log2()),
         _ => statement.to_string(),

@@ -21,7 +21,7 @@ typedef struct nvkv_decode_params {
    */
   void* out;
   /**
-   * log-sum-exp [batch * q_len, Hq], natural log; may be null
+   * log-sum-exp [batch * q_len, Hq], natural log, the sink included; may be null
    */
   float* lse;
   /**
@@ -45,7 +45,7 @@ typedef struct nvkv_decode_params {
    */
   const int* block_table;
   /**
-   * cached tokens a request, the q_len new ones included [batch]; 0 gives out = 0, lse = -inf
+   * cached tokens a request, the q_len new ones included [batch]; 0 gives out = 0, lse = -inf or the sink
    */
   const int* kv_len;
   /**
@@ -184,6 +184,18 @@ typedef struct nvkv_decode_params {
    * fp32 scale of the V tensor
    */
   float v_scale;
+  /**
+   * tokens that a query sees, at least 1: the newest up to its own; problems with a window only
+   */
+  unsigned int window;
+  /**
+   * bound of the scores, natural units, positive: s becomes soft_cap * tanh(s / soft_cap); problems with a soft cap only
+   */
+  float soft_cap;
+  /**
+   * logit of each query head that joins the denominator of its softmax, natural units; -inf is none [Hq]; problems with sinks only
+   */
+  const float* sinks;
 } nvkv_decode_params;
 
 /**

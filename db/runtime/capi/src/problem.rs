@@ -91,8 +91,20 @@ impl nvkv_problem {
             Operation::Fused => AppendMode::Fused,
         };
         let numerics = named(Numerics::ALL, self.numerics, "numerics")?;
-        let problem =
-            DecodeProblem { kv_format, numerics, head_dim, group, q_len, page_size, dtype, v_scale_order, append };
+        let problem = DecodeProblem {
+            kv_format,
+            numerics,
+            head_dim,
+            group,
+            q_len,
+            page_size,
+            dtype,
+            v_scale_order,
+            append,
+            window: None,
+            sinks: false,
+            soft_cap: false,
+        };
         Ok(Problem::Decode(problem))
     }
 }

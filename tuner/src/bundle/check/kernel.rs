@@ -22,7 +22,9 @@ pub fn check(folder: &Path, manifest: &Manifest, kernel: &Kernel) -> Problems {
 /// Whether launches of this variant can be worked out at all: zeros and other operations are turned away here.
 pub fn exists(problem: &Problem, variant: &Variant) -> bool {
     let query = match problem {
-        Problem::Decode(p) => (1..=MAX_GROUP).contains(&p.group) && (1..=MAX_Q_LEN).contains(&p.q_len),
+        Problem::Decode(p) => {
+            (1..=MAX_GROUP).contains(&p.group) && (1..=MAX_Q_LEN).contains(&p.q_len) && p.window != Some(0)
+        }
         Problem::Append(_) => true,
     };
     let page_size = match problem {
