@@ -1,5 +1,6 @@
 //! Generated kernels in the emulator: compiled by NVRTC for every target, run on the CPU, held to the reference.
 
+mod coverage;
 mod defined;
 mod features;
 mod mutations;
