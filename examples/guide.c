@@ -56,7 +56,8 @@ static void *zeroed(size_t bytes) {
 }
 
 /* One decode over a cache of zeros: the output is zero, and every log-sum-exp is ln(CONTEXT). */
-static void launch(nvkv_runtime *runtime, const nvkv_problem *problem, const nvkv_found *found) {
+static void launch(nvkv_runtime *runtime, const nvkv_problem *problem, const nvkv_shape *shape,
+                   const nvkv_found *found) {
     const size_t row = HEAD_DIM / 2, scales = HEAD_DIM / 16, head = PAGE * row, page = KV_HEADS * head;
     const size_t scales_head = PAGE * scales, scales_page = KV_HEADS * scales_head, heads = KV_HEADS * GROUP;
     const int table[BATCH] = {0, 1}, lengths[BATCH] = {CONTEXT, CONTEXT};
@@ -91,7 +92,7 @@ static void launch(nvkv_runtime *runtime, const nvkv_problem *problem, const nvk
         p.workspace = zeroed(found->workspace_bytes);
         require(nvkv_zero_workspace(runtime, p.workspace, found->workspace_bytes, NULL), "nvkv_zero_workspace");
     }
-    require(nvkv_decode(runtime, problem, CONTEXT, &p, found->workspace_bytes, NULL), "nvkv_decode");
+    require(nvkv_decode(runtime, problem, shape, &p, found->workspace_bytes, NULL), "nvkv_decode");
     if (cuda.download(lse, (device_ptr)p.lse, sizeof lse) != 0 || fabsf(lse[0] - logf(CONTEXT)) > 1e-3f) {
         fprintf(stderr, "the log-sum-exp is %f, not %f\n", lse[0], logf(CONTEXT));
         exit(1);
@@ -138,7 +139,7 @@ int main(int argc, char **argv) {
     if (load_driver()) {
         require(nvkv_prepare(runtime, &problem), "nvkv_prepare");
         require(nvkv_find(runtime, &problem, &shape, &found), "nvkv_find");
-        launch(runtime, &problem, &found);
+        launch(runtime, &problem, &shape, &found);
     } else {
         nvkv_status status = nvkv_prepare(runtime, &problem);
         if (status != NVKV_NO_DEVICE) return 1;

@@ -34,11 +34,17 @@ class Problem:
         numerics: str = "fp8",
         dtype: str = "bf16",
         v_scale_order: str = "linear",
+        window: int | None = None,
+        sinks: bool = False,
+        soft_cap: bool = False,
     ) -> Problem:
         """`op`: `decode`, `fused` or `append`. `head_dim`: 64, 128 or 256 elements. `page_size`: 8 to 128 tokens.
-        `group`: query heads a KV head, 1 to 16. `q_len`: new tokens a request, 1 to 8. `kv_format`: `nvfp4` or
-        `fp8_e4m3`. `numerics`: `fp8` or `exact`. `dtype`: `bf16` or `f16`. `v_scale_order`: `linear` or
-        `interleaved4`. An append reads neither `group`, `q_len` nor `numerics`."""
+        `group`: query heads a KV head, 1 to 16. `q_len`: new tokens a request, 1 to 8. `kv_format`: `nvfp4`,
+        `fp8_e4m3`, or `fp8_e4m3+nvfp4` (K in FP8, V in NVFP4). `numerics`: `fp8` or `exact`. `dtype`: `bf16` or `f16`.
+        `v_scale_order`: `linear` or `interleaved4`. `window`: tokens that a query sees, its own among them, at least 1;
+        None for all. `sinks`: a logit of each query head joins the denominator of its softmax. `soft_cap`: a score s
+        becomes `cap * tanh(s / cap)`. An append reads neither `group`, `q_len`, `numerics`, `window`, `sinks` nor
+        `soft_cap`."""
 
     @property
     def key(self) -> str:
@@ -103,9 +109,18 @@ class Runtime:
         """The problems that have a kernel."""
     def refused(self) -> list[str]:
         """Rows of the database that were left out, since the bundle lacks their kernel."""
-    def find(self, problem: Problem, batch: int, max_context: int | None = None, kv_heads: int = 8) -> Found:
+    def find(
+        self,
+        problem: Problem,
+        batch: int,
+        max_context: int | None = None,
+        kv_heads: int = 8,
+        *,
+        lengths: str = "equal",
+    ) -> Found:
         """The kernel for `batch` requests (for an append: tokens) of up to `max_context` tokens (not for an append).
-        Raises Miss with the reason."""
+        `lengths` says how these are distributed: `equal`, or `log-uniform` from 256 tokens to the longest; a choice of
+        speed, right for any. Raises Miss with the reason."""
     def explain(
         self,
         problem: Problem,
@@ -113,6 +128,7 @@ class Runtime:
         max_context: int | None = None,
         kv_heads: int = 8,
         *,
+        lengths: str = "equal",
         json: bool = False,
     ) -> str:
         """Why `find` answers as it does, what is near, and what would have to be tuned."""
@@ -143,19 +159,24 @@ class Runtime:
         v_scale_order: str = "linear",
         numerics: str = "fp8",
         max_context: int | None = None,
+        lengths: str = "equal",
         sm_scale: float | None = None,
         q_scale: float = 1.0,
         k_scale: float = 1.0,
         v_scale: float = 1.0,
+        window: int | None = None,
+        sinks: Any | None = None,
+        soft_cap: float | None = None,
         stream: int | None = None,
     ) -> Any:
         """Attention of each request's `q_len` newest tokens over its cached tokens; returns `out`.
 
         Args:
             q: queries `[batch * q_len, Hq, D]` or `[batch, q_len, Hq, D]`, bf16 or f16.
-            k_cache, v_cache: `[pages, Hkv, page, D/2]` bytes (HND) or `[pages, page, Hkv, D/2]` (NHD); for an FP8 cache
-                D instead of D/2. Views into one block a page, as vLLM keeps them, are taken as they are.
-            k_scales, v_scales: E4M3 block scales as bytes or float8, the same with D/16; None for an FP8 cache.
+            k_cache, v_cache: `[pages, Hkv, page, D/2]` bytes (HND) or `[pages, page, Hkv, D/2]` (NHD) in NVFP4; D instead
+                of D/2 in FP8. Views into one block a page, as vLLM keeps them, are taken as they are.
+            k_scales, v_scales: E4M3 block scales as bytes or float8, the same with D/16; None where the tensor is FP8:
+                both, neither, or K alone.
             block_table: page of each block of tokens, `[batch, pages]`, int32.
             kv_len: cached tokens a request, new ones included, `[batch]`, int32; read on the device.
             k, v: this step's rows `[batch * q_len, Hkv, D]`: they are requantised into the cache first, in the same
@@ -166,9 +187,15 @@ class Runtime:
                 must be ordered. Left out, the runtime keeps one for each stream.
             status: int32 `[1]`, to which the number of non-finite elements of k and v is added.
             max_context: the longest context of any launch, tokens; by default what the block table has room for.
+            lengths: how they are distributed, as for `find`.
             sm_scale: softmax scale, by default 1 / sqrt(D).
             q_scale: scale of Q in class `fp8`: `q8 = RN_e4m3(q / q_scale)`.
             k_scale, v_scale: scale of the K and V tensor.
+            window: tokens that a query sees, the newest up to its own, at least 1 (FlashInfer's `window_left` is one
+                less); None for all. Kernels tuned at another window serve too.
+            sinks: float32 `[Hq]`, a logit of each query head that joins the denominator of its softmax, natural units;
+                -inf is none.
+            soft_cap: bound of the scores, natural units, positive: s becomes `soft_cap * tanh(s / soft_cap)`.
 
         Raises CallError, Miss or DeviceError; then nothing was launched.
         """

@@ -19,10 +19,18 @@ pub fn named<T: FromStr<Err = String>>(text: &str) -> PyResult<T> {
     text.parse().map_err(call)
 }
 
+/// A window that holds the query itself, or none.
+pub fn not_empty(window: Option<u32>) -> PyResult<Option<u32>> {
+    match window {
+        Some(0) => Err(call("window is 0: a query sees itself at least; pass tokens, or None for no window")),
+        window => Ok(window),
+    }
+}
+
 #[pymethods]
 impl PyProblem {
     #[new]
-    #[pyo3(signature = (op, *, head_dim, page_size, group=1, q_len=1, kv_format="nvfp4", numerics="fp8", dtype="bf16", v_scale_order="linear"))]
+    #[pyo3(signature = (op, *, head_dim, page_size, group=1, q_len=1, kv_format="nvfp4", numerics="fp8", dtype="bf16", v_scale_order="linear", window=None, sinks=false, soft_cap=false))]
     #[allow(clippy::too_many_arguments)] // keywords of Python
     fn new(
         op: &str,
@@ -34,6 +42,9 @@ impl PyProblem {
         numerics: &str,
         dtype: &str,
         v_scale_order: &str,
+        window: Option<u32>,
+        sinks: bool,
+        soft_cap: bool,
     ) -> PyResult<Self> {
         let (kv_format, dtype): (KvFormat, Dtype) = (named(kv_format)?, named(dtype)?);
         let (numerics, v_scale_order): (Numerics, VScaleOrder) = (named(numerics)?, named(v_scale_order)?);
@@ -55,9 +66,9 @@ impl PyProblem {
             dtype,
             v_scale_order,
             append,
-            window: None,
-            sinks: false,
-            soft_cap: false,
+            window: not_empty(window)?,
+            sinks,
+            soft_cap,
         };
         Ok(Self(Problem::Decode(problem)))
     }
@@ -75,12 +86,14 @@ impl PyProblem {
 
 impl PyProblem {
     /// The shape of this operation.
-    pub fn shape(&self, batch: u32, max_context: Option<u32>, kv_heads: u32) -> PyResult<Shape> {
+    pub fn shape(&self, batch: u32, max_context: Option<u32>, kv_heads: u32, lengths: &str) -> PyResult<Shape> {
+        let lengths: Lengths = named(lengths)?;
         match (&self.0, max_context) {
-            (Problem::Decode(_), Some(context)) => {
-                Ok(Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal })
-            }
+            (Problem::Decode(_), Some(context)) => Ok(Shape::Decode { batch, context, kv_heads, lengths }),
             (Problem::Decode(_), None) => Err(call("a decode has contexts: pass max_context, tokens")),
+            (Problem::Append(_), _) if lengths != Lengths::Equal => {
+                Err(call("an append has no context: leave lengths out"))
+            }
             (Problem::Append(_), None) => Ok(Shape::Append { tokens: batch, kv_heads }),
             (Problem::Append(_), Some(_)) => Err(call("an append has no context: leave max_context out")),
         }

@@ -7,6 +7,11 @@ use nvkv_runtime::spec::abi::{AppendParams, DecodeParams};
 use nvkv_runtime::spec::{KvFormat, VScaleOrder};
 use pyo3::prelude::*;
 
+/// A size as kernels take it.
+pub fn size(what: &str, value: i64) -> PyResult<u32> {
+    u32::try_from(value).map_err(|_| call(format!("{what} is {value}, which no launch takes")))
+}
+
 /// Rows of 16-bit elements, `[tokens, heads, dim]`; strides in bytes.
 #[derive(Clone, Copy)]
 pub struct Rows {
@@ -88,7 +93,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Reads and compares them.
+    /// Reads and compares them. Which of them have block scales says the format, K's rows and the format the head dim.
     pub fn of(
         layout: &str,
         order: &str,
@@ -104,30 +109,39 @@ impl Cache {
             Tensor::of(name, tensor)?.require(name, &[Element::Byte])?.require_axes(name, axes)
         };
         let (k, v) = (bytes("k_cache", k, axes)?, bytes("v_cache", v, axes)?);
-        same_shape("v_cache", &v, k.shape())?;
-        let (kv_heads, page_size, row) = (k.shape()[head], k.shape()[token], k.shape()[3]);
         let order = named::<VScaleOrder>(order)?;
-        let (format, head_dim, k_scales, v_scales) = match (k_scales, v_scales) {
-            (None, None) => (KvFormat::Fp8E4m3, row, None, None),
-            (Some(k_scales), Some(v_scales)) => {
-                let head_dim = 2 * row;
-                let expected = [k.shape()[0], k.shape()[1], k.shape()[2], head_dim / 16];
-                let scales = [("k_scales", k_scales), ("v_scales", v_scales)].map(|(name, tensor)| {
-                    let tensor = bytes(name, tensor, scale_axes)?;
-                    same_shape(name, &tensor, &expected).map(|()| tensor)
-                });
-                let [k_scales, v_scales] = scales;
-                let v_scales = v_scales?;
-                if order == VScaleOrder::Interleaved4 && v_scales.strides()[token] != head_dim / 16 {
-                    return Err(call(
-                        "v_scales: interleaved4 needs a dense [page, D/16] matrix a head, as in HND; its tokens have gaps",
-                    ));
-                }
-                (KvFormat::Nvfp4, head_dim, Some(k_scales?), Some(v_scales))
-            }
-            _ => return Err(call("pass both k_scales and v_scales (NVFP4), or neither (FP8)")),
+        let (row, format) = (k.shape()[3], format(k_scales.is_some(), v_scales.is_some())?);
+        let head_dim = if k_scales.is_some() { 2 * row } else { row };
+        let dim = size("head dim", head_dim)?;
+        let of_rows = |row: u32| [k.shape()[0], k.shape()[1], k.shape()[2], i64::from(row)];
+        same_shape("v_cache", &v, &of_rows(format.v().data_row_bytes(dim)))?;
+        let scales = |name, tensor: Option<&Bound<'_, PyAny>>, row| {
+            let Some(tensor) = tensor else { return Ok(None) };
+            let tensor = bytes(name, tensor, scale_axes)?;
+            same_shape(name, &tensor, &of_rows(row)).map(|()| Some(tensor))
         };
+        let k_scales = scales("k_scales", k_scales, format.k().scale_row_bytes(dim))?;
+        let v_scales = scales("v_scales", v_scales, format.v().scale_row_bytes(dim))?;
+        if order == VScaleOrder::Interleaved4 && v_scales.is_some_and(|scales| scales.strides()[token] != head_dim / 16)
+        {
+            return Err(call(
+                "v_scales: interleaved4 needs a dense [page, D/16] matrix a head, as in HND; its tokens have gaps",
+            ));
+        }
+        let (kv_heads, page_size) = (k.shape()[head], k.shape()[token]);
         Ok(Self { k, v, k_scales, v_scales, format, order, head_dim, page_size, kv_heads, token, head })
+    }
+}
+
+/// The format whose K and V have, or have no, block scales.
+fn format(k_scales: bool, v_scales: bool) -> PyResult<KvFormat> {
+    match (k_scales, v_scales) {
+        (true, true) => Ok(KvFormat::Nvfp4),
+        (false, true) => Ok(KvFormat::Fp8E4m3Nvfp4),
+        (false, false) => Ok(KvFormat::Fp8E4m3),
+        (true, false) => {
+            Err(call("pass k_scales and v_scales (NVFP4), v_scales alone (K in FP8, V in NVFP4), or neither (FP8)"))
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! `nvkv.Runtime`.
 #![allow(unsafe_code)] // launches on tensors that the caller holds
 
-use crate::answers::{PyFound, PyProblem, named};
-use crate::arguments::{Cache, Rows, new_rows};
+use crate::answers::{PyFound, PyProblem, named, not_empty};
+use crate::arguments::{Cache, Rows, new_rows, size};
 use crate::device::{Scratch, Scratches, use_device};
 use crate::errors::{self, call};
 use crate::tensor::{Element, Tensor, torch};
@@ -45,22 +45,30 @@ impl PyRuntime {
         self.runtime.refused().iter().map(ToString::to_string).collect()
     }
 
-    #[pyo3(signature = (problem, batch, max_context=None, kv_heads=8))]
-    fn find(&self, problem: &PyProblem, batch: u32, max_context: Option<u32>, kv_heads: u32) -> PyResult<PyFound> {
-        let shape = problem.shape(batch, max_context, kv_heads)?;
+    #[pyo3(signature = (problem, batch, max_context=None, kv_heads=8, *, lengths="equal"))]
+    fn find(
+        &self,
+        problem: &PyProblem,
+        batch: u32,
+        max_context: Option<u32>,
+        kv_heads: u32,
+        lengths: &str,
+    ) -> PyResult<PyFound> {
+        let shape = problem.shape(batch, max_context, kv_heads, lengths)?;
         self.runtime.find(&problem.0, &shape).map(PyFound::from).map_err(errors::miss)
     }
 
-    #[pyo3(signature = (problem, batch, max_context=None, kv_heads=8, *, json=false))]
+    #[pyo3(signature = (problem, batch, max_context=None, kv_heads=8, *, lengths="equal", json=false))]
     fn explain(
         &self,
         problem: &PyProblem,
         batch: u32,
         max_context: Option<u32>,
         kv_heads: u32,
+        lengths: &str,
         json: bool,
     ) -> PyResult<String> {
-        let explanation = self.runtime.explain(&problem.0, &problem.shape(batch, max_context, kv_heads)?);
+        let explanation = self.runtime.explain(&problem.0, &problem.shape(batch, max_context, kv_heads, lengths)?);
         let text = json
             .then(|| serde_json::to_string(&explanation).map_err(|error| errors::Error::new_err(error.to_string())));
         text.unwrap_or_else(|| Ok(explanation.to_string()))
@@ -87,7 +95,8 @@ impl PyRuntime {
     #[pyo3(signature = (
         q, k_cache, v_cache, k_scales, v_scales, block_table, kv_len, *, k=None, v=None, out=None, lse=None,
         workspace=None, status=None, layout="HND", v_scale_order="linear", numerics="fp8", max_context=None,
-        sm_scale=None, q_scale=1.0, k_scale=1.0, v_scale=1.0, stream=None
+        lengths="equal", sm_scale=None, q_scale=1.0, k_scale=1.0, v_scale=1.0, window=None, sinks=None, soft_cap=None,
+        stream=None
     ))]
     #[allow(clippy::too_many_arguments)] // keywords of Python
     fn decode<'py>(
@@ -109,19 +118,23 @@ impl PyRuntime {
         v_scale_order: &str,
         numerics: &str,
         max_context: Option<u32>,
+        lengths: &str,
         sm_scale: Option<f32>,
         q_scale: f32,
         k_scale: f32,
         v_scale: f32,
+        window: Option<u32>,
+        sinks: Option<&Bound<'py, PyAny>>,
+        soft_cap: Option<f32>,
         stream: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let queries = Tensor::of("q", q)?.require("q", &[Element::F16, Element::Bf16])?;
         let table = Tensor::of("block_table", block_table)?.require("block_table", &[Element::I32])?;
         let table = table.require_axes("block_table", "batch, pages")?;
-        let lengths =
+        let kv_len =
             Tensor::of("kv_len", kv_len)?.require("kv_len", &[Element::I32])?.require_axes("kv_len", "batch")?;
         let batch = table.shape()[0];
-        same("kv_len", "batch", lengths.shape()[0], batch)?;
+        same("kv_len", "batch", kv_len.shape()[0], batch)?;
         let cache = Cache::of(layout, v_scale_order, [k_cache, v_cache], [k_scales, v_scales])?;
         let rows = Rows::of("q", &queries, Some(batch))?;
         same("q", "head dim", rows.dim, cache.head_dim)?;
@@ -135,6 +148,15 @@ impl PyRuntime {
             _ => return Err(call("fused: pass both k and v, this step's rows")),
         };
         let append = if new.is_some() { AppendMode::Fused } else { AppendMode::Separate };
+        let sinks = match sinks {
+            None => None,
+            Some(sinks) => {
+                let sinks = Tensor::of("sinks", sinks)?.require("sinks", &[Element::F32])?;
+                let sinks = sinks.require_axes("sinks", "Hq")?;
+                same("sinks", "heads", sinks.shape()[0], heads)?;
+                Some(sinks)
+            }
+        };
         let problem = DecodeProblem {
             kv_format: cache.format,
             numerics: named::<Numerics>(numerics)?,
@@ -145,9 +167,9 @@ impl PyRuntime {
             dtype: dtype(queries.element),
             v_scale_order: cache.order,
             append,
-            window: None,
-            sinks: false,
-            soft_cap: false,
+            window: not_empty(window)?,
+            sinks: sinks.is_some(),
+            soft_cap: soft_cap.is_some(),
         };
         let (batch, kv_heads) = (size("batch", batch)?, size("KV heads", kv_heads)?);
         let pages = table.shape()[1];
@@ -155,7 +177,7 @@ impl PyRuntime {
             Some(context) => context,
             None => size("max_context, pages times page size,", pages * cache.page_size)?,
         };
-        let shape = Shape::Decode { batch, context, kv_heads, lengths: nvkv_runtime::spec::Lengths::Equal };
+        let shape = Shape::Decode { batch, context, kv_heads, lengths: named(lengths)? };
         let problem = Problem::Decode(problem);
         let found = self.runtime.find(&problem, &shape).map_err(errors::miss)?;
 
@@ -182,9 +204,10 @@ impl PyRuntime {
             }
         };
         let device = queries.device.unwrap_or(0);
-        for (name, tensor) in [("out", &output), ("block_table", &table), ("kv_len", &lengths), ("k_cache", &cache.k)] {
+        for (name, tensor) in [("out", &output), ("block_table", &table), ("kv_len", &kv_len), ("k_cache", &cache.k)] {
             same_device(name, tensor, device)?;
         }
+        sinks.iter().try_for_each(|sinks| same_device("sinks", sinks, device))?;
         let lse = match lse {
             None => 0,
             Some(lse) => {
@@ -224,7 +247,7 @@ impl PyRuntime {
             out: output.address,
             lse,
             block_table: table.address,
-            kv_len: lengths.address,
+            kv_len: kv_len.address,
             new_k: new_k.address,
             new_v: new_v.address,
             status: status_word(status, scratch)?,
@@ -244,6 +267,9 @@ impl PyRuntime {
             q_scale,
             k_scale,
             v_scale,
+            window: window.unwrap_or(0),
+            soft_cap: soft_cap.unwrap_or(0.0),
+            sinks: sinks.map_or(0, |sinks| sinks.address),
             ..DecodeParams::default()
         });
         // SAFETY: the tensors are held by the caller's arguments, and their shapes were compared with the problem's;
@@ -338,10 +364,6 @@ impl PyRuntime {
 
 fn dtype(element: Element) -> Dtype {
     if element == Element::F16 { Dtype::F16 } else { Dtype::Bf16 }
-}
-
-fn size(what: &str, value: i64) -> PyResult<u32> {
-    u32::try_from(value).map_err(|_| call(format!("{what} is {value}, which no launch takes")))
 }
 
 fn same(name: &str, what: &str, found: i64, expected: i64) -> PyResult<()> {

@@ -88,7 +88,28 @@ class Answers(unittest.TestCase):
         self.assertEqual((near.trust, near.distance, near.regret), ("bucket", 2.0, None))
         self.assertEqual(self.runtime.find(self.problem, 1, 1 << 20).trust, "fallback")
         append = nvkv.Problem("append", head_dim=128, page_size=16)
-        self.assertEqual(self.runtime.find(append, 100).grid, (13, 8, 1))
+        self.assertEqual(self.runtime.find(append, 100).grid, (7, 8, 1))
+
+    def test_window_sinks_and_soft_cap_are_of_the_problem(self):
+        for feature, value, suffix in [("window", 128, "-w128"), ("sinks", True, "-sinks"), ("soft_cap", True, "-cap")]:
+            problem = nvkv.Problem("decode", **GEOMETRY, **{feature: value})
+            self.assertEqual(problem.key, self.problem.key + suffix)
+        with self.assertRaisesRegex(nvkv.CallError, "window is 0: a query sees itself"):
+            nvkv.Problem("decode", **GEOMETRY, window=0)
+        # A window that the bundle lacks is served by the kernels of another.
+        other = nvkv.Problem("decode", **GEOMETRY, window=1024, sinks=True, soft_cap=True)
+        self.assertIn("-w128-sinks-cap--", self.runtime.find(other, 8, 8192).kernel)
+        self.assertIn("tuned at 128", self.runtime.explain(other, 8, 8192))
+
+    def test_lengths_are_of_the_shape(self):
+        found = self.runtime.find(self.problem, 8, 8192, lengths="log-uniform")
+        self.assertEqual((found.trust, found.distance), ("bucket", 1.0))
+        self.assertIn("--lengths log-uniform", self.runtime.explain(self.problem, 8, 8192, lengths="log-uniform"))
+        with self.assertRaisesRegex(nvkv.CallError, "unknown distribution of lengths `mixed`; known: equal, log"):
+            self.runtime.find(self.problem, 8, 8192, lengths="mixed")
+        with self.assertRaisesRegex(nvkv.CallError, "leave lengths out"):
+            append = nvkv.Problem("append", head_dim=128, page_size=16)
+            self.runtime.find(append, 8, lengths="log-uniform")
 
     def test_a_miss_says_why(self):
         other = nvkv.Problem("decode", head_dim=64, page_size=16, group=8)
@@ -158,6 +179,35 @@ class Calls(unittest.TestCase):
         )
         self.reaches_the_device(q=Exported((4, 1, 64, 128), 4, 16), out=Exported((4, 1, 64, 128), 4, 16))
 
+    def test_sinks_window_and_soft_cap_are_taken_and_checked(self):
+        sinks = Array((64,), "<f4")
+        features = dict(window=128, sinks=sinks, soft_cap=50.0)
+        self.reaches_the_device(**features)
+        self.reaches_the_device(**features | dict(window=1 << 20))
+        self.refused("window is 0: a query sees itself", **features | dict(window=0))
+        self.refused("sinks has heads 8, not 64", **features | dict(sinks=Array((8,), "<f4")))
+        self.refused("sinks has elements of type bf16, not f32", **features | dict(sinks=Array((64,), "<V2")))
+        self.refused(r"it must be \[Hq\]", **features | dict(sinks=Array((64, 1), "<f4")))
+        # Each alone is another problem, which the bundle has no kernel for.
+        for name, suffix in [("window", "w128"), ("sinks", "sinks"), ("soft_cap", "cap")]:
+            self.refused(f"linear-{suffix} ", nvkv.Miss, **{name: features[name]})
+
+    def test_the_scales_say_the_format(self):
+        fp8 = Array((64, 8, 16, 128), "|u1")
+        self.reaches_the_device(k_cache=fp8, k_scales=None)  # K in FP8, V in NVFP4
+        nhd = dict(k_cache=Array((64, 16, 8, 128), "|u1"), v_cache=Array((64, 16, 8, 64), "|u1"))
+        self.reaches_the_device(**nhd, k_scales=None, v_scales=Array((64, 16, 8, 8), "|u1"), layout="NHD")
+        self.refused("decode-fp8_e4m3-fp8-d128", nvkv.Miss, k_cache=fp8, v_cache=fp8, k_scales=None, v_scales=None)
+        mixed = dict(k_cache=fp8, k_scales=None)
+        self.refused(r"v_cache has shape \[64, 8, 16, 128\].* it must be \[64, 8, 16, 64\]", **mixed, v_cache=fp8)
+        self.refused(r"it must be \[64, 8, 16, 8\]", **mixed, v_scales=Array((64, 8, 16, 16), "|u1"))
+        # K's codes alone are half as wide: without their scales they are a cache of half the head dim.
+        self.refused(r"v_cache has shape .* it must be \[64, 8, 16, 32\]", k_scales=None)
+
+    def test_lengths_are_taken(self):
+        self.reaches_the_device(lengths="log-uniform")
+        self.refused("unknown distribution of lengths `mixed`", lengths="mixed")
+
     def test_shapes_are_compared(self):
         self.refused("q has head dim 64, not 128", q=Array((4, 64, 64), "<V2"))
         self.refused("q has 60 heads, no multiple of the cache's 8", q=Array((4, 60, 128), "<V2"))
@@ -167,7 +217,7 @@ class Calls(unittest.TestCase):
         self.refused(r"v_cache has shape \[64, 8, 8, 64\]", v_cache=Array((64, 8, 8, 64), "|u1"))
         self.refused(r"it must be \[pages, Hkv, page, row\]", k_cache=Array((64, 8, 1024), "|u1"))
         self.refused(r"out has shape \[4, 64, 64\]", out=Array((4, 64, 64), "<V2"))
-        self.refused("pass both k_scales and v_scales", v_scales=None)
+        self.refused("pass k_scales and v_scales \\(NVFP4\\), v_scales alone", v_scales=None)
         self.refused("pass both k and v", k=Array((4, 8, 128), "<V2"))
         # Pages of 8 tokens are another problem, which the bundle has no kernel for.
         small, scales = Array((64, 8, 8, 64), "|u1"), Array((64, 8, 8, 8), "|u1")

@@ -113,6 +113,12 @@ pub enum CallError {
         /// Its value.
         value: f32,
     },
+    /// A window that holds nothing.
+    #[error("window is 0: a query sees itself at least; pass how many tokens it sees, its own among them")]
+    Window,
+    /// A parameter that the kernel does not read: the result would be that without it, and nothing would show it.
+    #[error("{0} is set, but the kernel was found for a problem without it: ask for one with it, or leave it 0")]
+    Unread(&'static str),
     /// The block table is too narrow to hold a page, or its rows run backwards.
     #[error(
         "block_table_stride is {0}: entries between rows of [batch, pages], at least 0 (0 shares one row) and at most 2^31"
@@ -171,11 +177,20 @@ pub(crate) fn decode(
         rows("new_v", p.new_v, [p.new_v_stride_token, p.new_v_stride_head], p.kv_heads)?;
         present("status", p.status, 4)?;
     }
+    match problem.window {
+        None => unset("window", p.window == 0)?,
+        Some(_) if p.window == 0 => return Err(CallError::Window),
+        Some(_) => {}
+    }
     if problem.sinks {
-        present("sinks", p.sinks, 4)?;
+        present("sinks", p.sinks, 4)?
+    } else {
+        unset("sinks", p.sinks == 0)?
     }
     if problem.soft_cap {
-        scale("soft_cap", p.soft_cap)?;
+        scale("soft_cap", p.soft_cap)?
+    } else {
+        unset("soft_cap", p.soft_cap == 0.0)?
     }
     if launch.workspace_bytes > 0 {
         if workspace_bytes < launch.workspace_bytes {
@@ -223,6 +238,10 @@ fn same(name: &'static str, called: u32, found: u32) -> Result<(), CallError> {
 
 fn scale(name: &'static str, value: f32) -> Result<(), CallError> {
     if value.is_finite() && value > 0.0 { Ok(()) } else { Err(CallError::Scale { name, value }) }
+}
+
+fn unset(name: &'static str, unset: bool) -> Result<(), CallError> {
+    if unset { Ok(()) } else { Err(CallError::Unread(name)) }
 }
 
 fn aligned(name: impl Into<String>, value: i64, multiple: u64) -> Result<(), CallError> {

@@ -1,7 +1,7 @@
 //! An answer in words: what serves a shape and why, what is near, and what would have to be tuned.
 
 use crate::bundle;
-use crate::find::{Choice, Trust, normal};
+use crate::find::{Choice, Trust, normal, windows_apart};
 use crate::index::Row;
 use crate::runtime::Runtime;
 use nvkv_spec::{Lengths, Problem, Shape, SplitPolicy, Target};
@@ -25,6 +25,9 @@ pub struct Explanation {
     pub kernel: Option<String>,
     /// Its launch.
     pub launch: Option<bundle::Launch>,
+    /// The window that the serving kernels were tuned at, tokens, where it is another than the problem's: they are right
+    /// at any.
+    pub tuned_window: Option<u32>,
     /// Why there is none.
     pub miss: Option<String>,
     /// The problem of the bundle that differs in the fewest fields, where this one has no kernel.
@@ -59,9 +62,10 @@ impl Runtime {
     pub fn explain(&self, problem: &Problem, shape: &Shape) -> Explanation {
         let problem = normal(problem);
         let answer = self.choose(&problem, shape);
-        let entry = self.entries.get(&problem);
+        let (tuned_for, entry) = self.serving(&problem).unzip();
+        let apart = tuned_for.and_then(|tuned| windows_apart(tuned, &problem)).unwrap_or(0.0);
         let rows = entry.into_iter().flat_map(|entry| entry.timed.iter().chain(entry.predicted.iter()));
-        let mut near: Vec<_> = rows.filter_map(|row| Some((row.shape.distance(shape)?, row))).collect();
+        let mut near: Vec<_> = rows.filter_map(|row| Some((row.shape.distance(shape)? + apart, row))).collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.shape.cmp(&b.1.shape)));
         let nearest = near.into_iter().take(LISTED).map(|(distance, row)| self.near(distance, row)).collect();
         let of = |choice: &Choice| self.kernels[choice.kernel as usize].id.to_string();
@@ -71,6 +75,7 @@ impl Runtime {
             trust: answer.as_ref().ok().map(|choice| choice.trust),
             kernel: answer.as_ref().ok().map(of),
             launch: answer.as_ref().ok().map(|choice| choice.launch),
+            tuned_window: tuned_for.filter(|tuned| **tuned != problem).and_then(window),
             miss: answer.err().map(|miss| miss.to_string()),
             nearest_problem: entry.is_none().then(|| self.nearest_problem(&problem).map(|p| p.key())).flatten(),
             nearest,
@@ -89,10 +94,17 @@ impl Runtime {
         let Problem::Decode(p) = problem else { return None };
         let separate = Problem::Decode(nvkv_spec::DecodeProblem { append: nvkv_spec::AppendMode::Separate, ..*p });
         let append = Problem::Append(p.append_problem());
-        let has = |problem: &Problem| self.entries.contains_key(problem);
+        let has = |problem: &Problem| self.serving(problem).is_some();
         (!has(problem) && separate != *problem && has(&separate) && has(&append)).then(|| {
             format!("{} and then {} give the same cache and output in two launches", append.key(), separate.key())
         })
+    }
+}
+
+fn window(problem: &Problem) -> Option<u32> {
+    match problem {
+        Problem::Decode(p) => p.window,
+        Problem::Append(_) => None,
     }
 }
 
@@ -140,6 +152,9 @@ impl Display for Explanation {
                 "launch     grid {x} x {y} x {z}, {} threads, {} B of shared memory, {} B of workspace",
                 launch.threads, launch.shared_bytes, launch.workspace_bytes
             )?;
+        }
+        if let Some(window) = self.tuned_window {
+            writeln!(f, "window     tuned at {window}, the nearest that the bundle has; right at any")?;
         }
         for line in [("miss", &self.miss), ("nearest", &self.nearest_problem), ("instead", &self.instead)] {
             if let (name, Some(text)) = line {

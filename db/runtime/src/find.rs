@@ -4,7 +4,7 @@ use crate::bundle::{Kernel, Launch};
 use crate::index::{Row, Rows};
 use crate::runtime::{Entry, Runtime};
 use nvkv_spec::abi::COUNTER_BYTES;
-use nvkv_spec::{Problem, Shape, SplitLaunch, SplitPolicy, Target, VScaleOrder};
+use nvkv_spec::{DecodeProblem, Problem, Shape, SplitLaunch, SplitPolicy, Target, VScaleOrder};
 use serde::Serialize;
 
 /// How far a tuned shape may be from the one asked for, in doublings ([`Shape::distance`]): half a step each of two sizes
@@ -24,9 +24,9 @@ const COUNTERS: u64 = COUNTER_BYTES / size_of::<u32>() as u64;
 pub enum Trust {
     /// Verified and timed at this very shape.
     Exact,
-    /// Verified, and timed at the nearest tuned shape.
+    /// Verified, and timed at the nearest tuned shape, or at another window.
     Bucket {
-        /// Distance of that shape in doublings, at most [`NEAR`].
+        /// Distance of that shape in doublings, those of the window among them, at most [`NEAR`].
         distance: f64,
         /// How much slower than the best kernel it was measured to be at shapes it serves, as a share; none where nobody
         /// measured that.
@@ -34,7 +34,7 @@ pub enum Trust {
     },
     /// Right by the emulator or by compiling alone; the order is a model's, at the nearest shape.
     Predicted {
-        /// Distance of that shape in doublings, at most [`NEAR`].
+        /// Distance of that shape in doublings, those of the window among them, at most [`NEAR`].
         distance: f64,
     },
     /// The problem's default variant: no tuned shape is near.
@@ -140,9 +140,18 @@ pub(crate) fn normal(problem: &Problem) -> Problem {
     normal
 }
 
+/// Doublings between the windows of two problems that differ in nothing else; none where they do, or have no window.
+/// Kernels of such problems are the same code, each right at any window.
+pub(crate) fn windows_apart(a: &Problem, b: &Problem) -> Option<f64> {
+    let (Problem::Decode(a), Problem::Decode(b)) = (a, b) else { return None };
+    let (from, to) = (a.window?, b.window?);
+    let alike = DecodeProblem { window: a.window, ..*b } == *a;
+    alike.then(|| (f64::from(from.max(1)).log2() - f64::from(to.max(1)).log2()).abs())
+}
+
 impl Runtime {
     /// The kernel for `problem` at `shape`: timed there, else timed at the nearest shape, else predicted, else the
-    /// problem's default variant. For decode, `shape.context` is the longest context of any launch, in tokens: lengths
+    /// problem's default variant; where the bundle lacks the window, the kernels of the nearest one serve. For decode, `shape.context` is the longest context of any launch, in tokens: lengths
     /// are read on the device, so any shorter one is served by the same launch.
     ///
     /// Never a kernel of another target, numerics class or order of scales: any of them would compute something else.
@@ -176,7 +185,7 @@ impl Runtime {
         if empty {
             return Err(Miss::Empty(shape.key()));
         }
-        let Some(entry) = self.entries.get(&problem) else {
+        let Some((of, entry)) = self.serving(&problem) else {
             return Err(Miss::NoKernel {
                 problem,
                 target: self.target,
@@ -184,11 +193,11 @@ impl Runtime {
                 command: crate::tune_command(self.target, &problem, Some(shape)),
             });
         };
-        let wanted = self.wanted(entry, shape);
+        let wanted = self.wanted(entry, &problem, windows_apart(of, &problem).unwrap_or(0.0), shape);
         let others = entry.kernels.iter().map(|&kernel| (kernel, SplitPolicy::Even { splits: 1 }, Trust::Fallback));
         let mut too_large = None;
         for (kernel, split, trust) in wanted.chain(others) {
-            match self.launch(kernel, split, shape) {
+            match self.launch(kernel, split, &problem, shape) {
                 Ok(launch) => return Ok(Choice { kernel, launch, trust }),
                 Err(miss) => too_large = too_large.or(Some(miss)),
             }
@@ -197,41 +206,57 @@ impl Runtime {
         Err(too_large.unwrap_or_else(|| Miss::Empty(shape.key())))
     }
 
-    /// What is wanted, best first: what was tuned nearby, the default variant, what was tuned far away.
-    fn wanted(&self, entry: &Entry, shape: &Shape) -> impl Iterator<Item = (u32, SplitPolicy, Trust)> {
-        let nearest = |rows: &Rows| rows.nearest(shape).map(|(distance, row)| (distance, *row));
+    /// The kernels that serve `problem`, and the problem that they were tuned for: its own, or the same but for the window.
+    pub(crate) fn serving(&self, problem: &Problem) -> Option<(&Problem, &Entry)> {
+        let other = || {
+            let others = self.entries.iter().filter_map(|of| Some((windows_apart(of.0, problem)?, of)));
+            others.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.0.cmp(b.1.0))).map(|(_, of)| of)
+        };
+        self.entries.get_key_value(problem).or_else(other)
+    }
+
+    /// What is wanted, best first: what was tuned nearby, the default variant, what was tuned far away. The kernels were
+    /// tuned at a window `apart` doublings from that of `problem`.
+    fn wanted(
+        &self,
+        entry: &Entry,
+        problem: &Problem,
+        apart: f64,
+        shape: &Shape,
+    ) -> impl Iterator<Item = (u32, SplitPolicy, Trust)> {
+        let nearest = |rows: &Rows| rows.nearest(shape).map(|(distance, row)| (distance + apart, *row));
         let tuned = nearest(&entry.timed).or_else(|| nearest(&entry.predicted));
         let split = |row: &Row| row.split.unwrap_or(SplitPolicy::Even { splits: 1 });
         let near = tuned.filter(|(distance, _)| *distance <= NEAR).map(|(distance, row)| {
             let trust = match row.trust {
                 crate::bundle::Trust::Predicted => Trust::Predicted { distance },
-                crate::bundle::Trust::Timed if row.shape == *shape => Trust::Exact,
+                crate::bundle::Trust::Timed if row.shape == *shape && apart == 0.0 => Trust::Exact,
                 crate::bundle::Trust::Timed => Trust::Bucket { distance, regret: row.regret },
             };
             (row.kernel, split(&row), trust)
         });
-        let default = entry.default.map(|kernel| (kernel, self.default_split(kernel, shape), Trust::Fallback));
+        let default = entry.default.map(|kernel| (kernel, self.default_split(kernel, problem, shape), Trust::Fallback));
         let far = tuned.map(|(_, row)| (row.kernel, split(&row), Trust::Fallback));
         near.into_iter().chain(default).chain(far)
     }
 
     /// Even splits that fill the device once.
-    fn default_split(&self, kernel: u32, shape: &Shape) -> SplitPolicy {
+    fn default_split(&self, kernel: u32, problem: &Problem, shape: &Shape) -> SplitPolicy {
         let rule = &self.kernels[kernel as usize].launch;
         match *shape {
             Shape::Decode { batch, context, kv_heads, .. } => {
-                let seen = self.kernels[kernel as usize].problem.seen(context);
-                let SplitLaunch { max_splits, .. } = rule.default_splits(self.sms(), batch, kv_heads, seen);
+                let SplitLaunch { max_splits, .. } =
+                    rule.default_splits(self.sms(), batch, kv_heads, problem.seen(context));
                 SplitPolicy::Even { splits: max_splits }
             }
             Shape::Append { .. } => SplitPolicy::Even { splits: 1 },
         }
     }
 
-    /// The launch of `kernel` at `shape`, if a device takes it. Where the workspace's counters do not reach, it is not
+    /// The launch of `kernel` for `problem` at `shape`, if a device takes it. Where the workspace's counters do not reach, it is not
     /// split: so many requests fill the device anyway.
-    fn launch(&self, kernel: u32, split: SplitPolicy, shape: &Shape) -> Result<Launch, Miss> {
-        let Kernel { launch: rule, problem, .. } = &self.kernels[kernel as usize];
+    fn launch(&self, kernel: u32, split: SplitPolicy, problem: &Problem, shape: &Shape) -> Result<Launch, Miss> {
+        let Kernel { launch: rule, .. } = &self.kernels[kernel as usize];
         let launch = match *shape {
             Shape::Decode { batch, context, kv_heads, .. } => {
                 let fits = rule.counters(batch, kv_heads) <= COUNTERS;

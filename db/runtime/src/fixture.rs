@@ -126,10 +126,15 @@ pub fn manifest(kernels: Vec<Kernel>, selections: Vec<Selection>) -> Manifest {
     Manifest { schema: SCHEMA, target: Target::Sm90a, toolchain, created_at, kernels, selections }
 }
 
-/// Decode in two variants, timed at batches 1, 8 and 64 with 1,024 to 65,536 tokens, its append, and no fused kernel.
+/// Decode in two variants, timed at batches 1, 8 and 64 with 1,024 to 65,536 tokens, its append, and no fused kernel;
+/// untimed decodes with a window of 128 tokens, sinks and soft cap, and of a cache with K in FP8.
 pub fn small() -> Manifest {
     let (decode, append) = (Problem::Decode(problem()), Problem::Append(problem().append_problem()));
-    let kernels = vec![kernel(decode, 16, false), kernel(decode, 64, true), kernel(append, 0, true)];
+    let featured = DecodeProblem { window: Some(128), sinks: true, soft_cap: true, ..problem() };
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..problem() };
+    let untimed = [featured, mixed].map(|problem| kernel(Problem::Decode(problem), 16, true));
+    let mut kernels = vec![kernel(decode, 16, false), kernel(decode, 64, true), kernel(append, 0, true)];
+    kernels.extend(untimed);
     let mut selections = Vec::new();
     for batch in [1, 8, 64] {
         for context in [1024, 8192, 65_536] {

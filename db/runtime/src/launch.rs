@@ -117,11 +117,12 @@ impl Runtime {
         let sms = self.check_device()?;
         let _one_at_a_time = self.contexts.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let functions = self.contexts.of(context).unwrap_or_else(|| self.contexts.add(context, self.kernels.len()));
-        let problems: Vec<_> = problems.iter().map(crate::find::normal).collect();
-        for problem in &problems {
-            self.entries.get(problem).ok_or(LoadError::NoKernel(*problem))?;
-        }
-        let wanted = |kernel: &Kernel| problems.is_empty() || problems.contains(&kernel.problem);
+        let serving = |problem: &Problem| {
+            let found = self.serving(&crate::find::normal(problem));
+            found.map(|(of, _)| of).ok_or(LoadError::NoKernel(*problem))
+        };
+        let served = problems.iter().map(serving).collect::<Result<Vec<_>, _>>()?;
+        let wanted = |kernel: &Kernel| problems.is_empty() || served.contains(&&kernel.problem);
         for (kernel, function) in self.kernels.iter().zip(functions.iter()) {
             if wanted(kernel) && function.load(Ordering::Acquire).is_null() {
                 function.store(self.load(kernel)?, Ordering::Release);

@@ -107,7 +107,7 @@ fn every_layout_that_engines_hold_passes() {
     for &arrangement in Arrangement::ALL {
         for head_dim in [64, 128, 256] {
             for page_size in [8, 128] {
-                for kv_format in [KvFormat::Nvfp4, KvFormat::Fp8E4m3] {
+                for &kv_format in KvFormat::ALL {
                     let problem = DecodeProblem { head_dim, page_size, kv_format, ..fused() };
                     assert_passes(&problem, &call(&problem, arrangement));
                 }
@@ -144,6 +144,9 @@ fn null_pointers_are_named_with_what_they_are() {
     }
     let fp8 = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..fused() };
     assert_passes(&fp8, &DecodeParams { k_scales: 0, v_scales: 0, ..call(&fp8, Arrangement::Hnd) });
+    let mixed = DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..fused() };
+    assert_passes(&mixed, &DecodeParams { k_scales: 0, ..call(&mixed, Arrangement::Hnd) });
+    assert!(refusal(&mixed, |p| p.v_scales = 0).starts_with("v_scales is null"));
 }
 
 #[test]
@@ -222,6 +225,37 @@ fn sizes_and_scales_are_those_that_were_asked_for() {
     }
     let error = launch(&fused(), &call(&fused(), Arrangement::Hnd), 100).unwrap_err();
     assert!(matches!(error, LaunchError::Call(CallError::Workspace { have: 100, .. })), "{error}");
+}
+
+#[test]
+fn window_sinks_and_soft_cap_are_given_where_the_problem_has_them_and_only_there() {
+    let problem = DecodeProblem { window: Some(128), sinks: true, soft_cap: true, ..fused() };
+    let set = |p: &mut DecodeParams| (p.window, p.sinks, p.soft_cap) = (128, 0x9000, 50.0);
+    let mut right = call(&problem, Arrangement::Hnd);
+    set(&mut right);
+    assert_passes(&problem, &right);
+    assert_passes(&problem, &DecodeParams { window: u32::MAX, ..right });
+    type Change = fn(&mut DecodeParams);
+    for (change, expected) in [
+        ((|p| p.window = 0) as Change, "window is 0: a query sees itself at least"),
+        (|p| p.sinks = 0, "sinks is null: pass the device address of logit of each query head"),
+        (|p| p.sinks = 0x9002, "sinks is 36866, no multiple of 4"),
+        (|p| p.soft_cap = 0.0, "soft_cap is 0: it must be finite and more than 0"),
+        (|p| p.soft_cap = -50.0, "soft_cap is -50"),
+        (|p| p.soft_cap = f32::NAN, "soft_cap is NaN"),
+        (|p| p.soft_cap = f32::INFINITY, "soft_cap is inf"),
+    ] {
+        let said = refusal(&problem, |p| (set(p), change(p)).1);
+        assert!(said.starts_with(expected), "{said}");
+    }
+    for (name, change) in [
+        ("window", (|p| p.window = 128) as Change),
+        ("sinks", |p| p.sinks = 0x9000),
+        ("soft_cap", |p| p.soft_cap = 50.0),
+    ] {
+        let said = refusal(&fused(), change);
+        assert!(said.starts_with(&format!("{name} is set, but the kernel was found for a problem without")), "{said}");
+    }
 }
 
 #[test]

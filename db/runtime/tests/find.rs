@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use nvkv_runtime::bundle::{self, Manifest};
-use nvkv_runtime::spec::{AppendMode, DecodeProblem, KvFormat, Lengths, Numerics, Problem, Shape, Target, VScaleOrder};
+use nvkv_runtime::spec::{
+    AppendMode, DecodeProblem, KvFormat, Lengths, Numerics, Problem, Shape, SplitPolicy, Target, VScaleOrder,
+};
 use nvkv_runtime::{Miss, NEAR, Runtime, Trust, fixture};
 
 fn opened(manifest: &Manifest) -> Runtime {
@@ -75,6 +77,51 @@ fn what_was_timed_comes_before_what_is_predicted() {
     manifest.selections[0].median_us = Some(1.0);
     let found = opened(&manifest).find(&problem(), &decode(1, 8192)).unwrap().trust;
     assert_eq!(found, Trust::Bucket { distance: 3.0, regret: None });
+}
+
+#[test]
+fn kernels_tuned_at_another_window_serve_where_the_bundle_lacks_it() {
+    let windowed = |window| Problem::Decode(DecodeProblem { window: Some(window), sinks: true, ..fixture::problem() });
+    let kernels = vec![fixture::kernel(windowed(128), 16, true), fixture::kernel(windowed(4096), 16, true)];
+    let (shape, far) = (decode(8, 8192), decode(8, 1 << 17));
+    let mut selections: Vec<_> = kernels.iter().map(|kernel| fixture::timed(kernel, shape, 4)).collect();
+    selections[1].split = Some(SplitPolicy::Chunk { tokens: 512, taper: 0 });
+    let runtime = opened(&fixture::manifest(kernels, selections));
+    let at = |window, shape| runtime.find(&windowed(window), &shape).unwrap();
+
+    assert_eq!((at(128, shape).trust, at(4096, shape).trust), (Trust::Exact, Trust::Exact));
+    // Half or a quarter as long is one or two doublings away, beside those of the shape.
+    for (window, kernel, distance) in [(256, 0, 1.0), (1024, 1, 2.0), (8192, 1, 1.0)] {
+        let found = at(window, shape);
+        assert_eq!((found.index(), found.trust), (kernel, Trust::Bucket { distance, regret: None }), "{window}");
+    }
+    assert_eq!(
+        (at(4096, shape).launch.max_splits, at(8192, shape).launch.max_splits),
+        (8, 16),
+        "chunks of what is seen"
+    );
+    assert_eq!(at(256, decode(16, 8192)).trust, Trust::Bucket { distance: 2.0, regret: None });
+    // The default variant splits what a query sees at the window asked for: 65,536 tokens by 64, or one wave of
+    // 132 SMs x 2 blocks over 64 requests' KV heads; of 64 tokens, one block.
+    assert_eq!((at(1 << 16, far).trust, at(1 << 16, far).launch.max_splits), (Trust::Fallback, 4));
+    assert_eq!((at(4, shape).trust, at(4, shape).launch.max_splits), (Trust::Fallback, 1));
+
+    let explained = runtime.explain(&windowed(256), &shape);
+    assert_eq!((explained.tuned_window, explained.nearest[0].distance), (Some(128), 1.0));
+    assert!(explained.to_string().contains("tuned at 128, the nearest"), "{explained}");
+    assert!(explained.tune_with.contains("--window 256 --sinks"), "{explained}");
+    assert_eq!(runtime.explain(&windowed(128), &shape).tuned_window, None);
+
+    // Nothing else may differ, and a kernel without a window has no code for one.
+    let Problem::Decode(p) = windowed(256) else { unreachable!() };
+    for other in [
+        DecodeProblem { window: None, ..p },
+        DecodeProblem { sinks: false, ..p },
+        DecodeProblem { soft_cap: true, ..p },
+        DecodeProblem { q_len: 2, ..p },
+    ] {
+        assert!(matches!(runtime.find(&Problem::Decode(other), &shape), Err(Miss::NoKernel { .. })), "{other:?}");
+    }
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn refusal_of(change: impl FnOnce(&mut Manifest)) -> String {
 fn a_whole_bundle_opens() {
     let runtime = Runtime::open(written(&fixture::small()).path(), None).unwrap();
     assert_eq!(runtime.target().name(), "sm_90a");
-    assert_eq!((runtime.kernels().len(), runtime.problems().len()), (3, 2));
+    assert_eq!((runtime.kernels().len(), runtime.problems().len()), (5, 4));
     assert!(runtime.refused().is_empty());
 }
 

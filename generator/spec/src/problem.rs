@@ -182,6 +182,9 @@ impl Problem {
                 a.dtype != b.dtype,
                 a.v_scale_order != b.v_scale_order,
                 a.append != b.append,
+                a.window != b.window,
+                a.sinks != b.sinks,
+                a.soft_cap != b.soft_cap,
             ]),
             (Self::Append(a), Self::Append(b)) => differing(&[
                 a.kv_format != b.kv_format,
@@ -239,6 +242,7 @@ mod tests {
         assert_eq!(Problem::Decode(PLAIN).key(), plain);
         let all = DecodeProblem { window: Some(128), sinks: true, soft_cap: true, ..PLAIN };
         assert_eq!(Problem::Decode(all).key(), format!("{plain}-w128-sinks-cap"));
+        assert_eq!(Problem::Decode(all).differences(&Problem::Decode(PLAIN)), Some(3));
     }
 
     /// Query 0 of two sees 128 tokens, query 1 one token more and one less.

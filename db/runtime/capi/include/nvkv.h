@@ -343,6 +343,11 @@ typedef struct nvkv_append_params {
 #define NVKV_FP8_E4M3 1
 
 /**
+ * K in E4M3, V in NVFP4.
+ */
+#define NVKV_FP8_E4M3_NVFP4 2
+
+/**
  * Cached elements rounded to E4M3, Q in E4M3 with a scale a tensor.
  */
 #define NVKV_NUMERICS_FP8 0
@@ -371,6 +376,16 @@ typedef struct nvkv_append_params {
  * Groups of four tokens side by side: (t / 4) * 4S + 4s + t % 4, S = head_dim / 16.
  */
 #define NVKV_INTERLEAVED4 1
+
+/**
+ * Every request has about as many cached tokens as the longest.
+ */
+#define NVKV_EQUAL 0
+
+/**
+ * Short and long requests in one batch, from 256 tokens to the longest, evenly in their logarithm.
+ */
+#define NVKV_LOG_UNIFORM 1
 
 /**
  * What came of a call. Past NVKV_OK, nvkv_last_error says what is wrong and what to do.
@@ -438,7 +453,8 @@ typedef enum nvkv_trust {
 typedef struct nvkv_runtime nvkv_runtime;
 
 /**
- * What is asked of a kernel; fixed when it is compiled. An append reads neither numerics, group nor q_len.
+ * What is asked of a kernel; fixed when it is compiled. An append reads neither numerics, group nor
+ * q_len, nor what follows v_scale_order.
  */
 typedef struct nvkv_problem {
   /**
@@ -446,7 +462,7 @@ typedef struct nvkv_problem {
    */
   uint32_t operation;
   /**
-   * NVKV_NVFP4 or NVKV_FP8_E4M3.
+   * NVKV_NVFP4, NVKV_FP8_E4M3 or NVKV_FP8_E4M3_NVFP4.
    */
   uint32_t kv_format;
   /**
@@ -477,6 +493,19 @@ typedef struct nvkv_problem {
    * NVKV_LINEAR or NVKV_INTERLEAVED4: that of the cache.
    */
   uint32_t v_scale_order;
+  /**
+   * Sliding window, tokens that a query sees, its own among them; 0 for none. Kernels are tuned at this length, and run
+   * at that of nvkv_decode_params.
+   */
+  uint32_t window;
+  /**
+   * 1 where each query head has a logit in the denominator of its softmax (nvkv_decode_params), else 0.
+   */
+  uint32_t sinks;
+  /**
+   * 1 where scores are bounded by a cap (nvkv_decode_params), else 0.
+   */
+  uint32_t soft_cap;
 } nvkv_problem;
 
 /**
@@ -495,6 +524,11 @@ typedef struct nvkv_shape {
    * KV heads.
    */
   uint32_t kv_heads;
+  /**
+   * How the contexts of a batch are distributed up to max_context: NVKV_EQUAL or NVKV_LOG_UNIFORM. A choice of speed:
+   * either is right for any. An append does not read it.
+   */
+  uint32_t lengths;
 } nvkv_shape;
 
 /**
@@ -625,8 +659,8 @@ enum nvkv_status nvkv_prepare(const struct nvkv_runtime *runtime,
 
 /**
  * Puts a decode or fused launch of `problem` into `stream` (a CUstream): it neither allocates nor waits, and may be
- * captured into a graph. `max_context` is the longest context of any request, as in nvkv_shape; `max_splits`,
- * `min_split_tokens` and `taper` of `params` are set here. `workspace_bytes` is the size of `params->workspace`, whose first MiB was
+ * captured into a graph. `shape` is that of nvkv_find: its batch and KV heads are those of `params`, whose `max_splits`,
+ * `min_split_tokens` and `taper` are set here. `workspace_bytes` is the size of `params->workspace`, whose first MiB was
  * zeroed once (nvkv_zero_workspace).
  *
  * # Safety
@@ -634,7 +668,7 @@ enum nvkv_status nvkv_prepare(const struct nvkv_runtime *runtime,
  */
 enum nvkv_status nvkv_decode(const struct nvkv_runtime *runtime,
                              const struct nvkv_problem *problem,
-                             uint32_t max_context,
+                             const struct nvkv_shape *shape,
                              const nvkv_decode_params *params,
                              uint64_t workspace_bytes,
                              void *stream);

@@ -10,7 +10,7 @@ pub use problem::*;
 pub use status::{nvkv_last_error, nvkv_status};
 
 use ::nvkv_runtime::spec::abi::{AppendParams, DecodeParams};
-use ::nvkv_runtime::spec::{Lengths, Problem, Shape};
+use ::nvkv_runtime::spec::{Problem, Shape};
 use ::nvkv_runtime::{Runtime, Trust};
 use status::{Error, guarded};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -213,8 +213,8 @@ pub unsafe extern "C" fn nvkv_prepare(runtime: *const nvkv_runtime, problem: *co
 }
 
 /// Puts a decode or fused launch of `problem` into `stream` (a CUstream): it neither allocates nor waits, and may be
-/// captured into a graph. `max_context` is the longest context of any request, as in nvkv_shape; `max_splits`,
-/// `min_split_tokens` and `taper` of `params` are set here. `workspace_bytes` is the size of `params->workspace`, whose first MiB was
+/// captured into a graph. `shape` is that of nvkv_find: its batch and KV heads are those of `params`, whose `max_splits`,
+/// `min_split_tokens` and `taper` are set here. `workspace_bytes` is the size of `params->workspace`, whose first MiB was
 /// zeroed once (nvkv_zero_workspace).
 ///
 /// # Safety
@@ -223,18 +223,16 @@ pub unsafe extern "C" fn nvkv_prepare(runtime: *const nvkv_runtime, problem: *co
 pub unsafe extern "C" fn nvkv_decode(
     runtime: *const nvkv_runtime,
     problem: *const nvkv_problem,
-    max_context: u32,
+    shape: *const nvkv_shape,
     params: *const DecodeParams,
     workspace_bytes: u64,
     stream: *mut c_void,
 ) -> nvkv_status {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (this, problem, params) =
-            unsafe { (valid(runtime, "runtime")?, valid(problem, "problem")?, valid(params, "params")?) };
-        let (batch, kv_heads) = (params.batch, params.kv_heads);
-        let shape = Shape::Decode { batch, context: max_context, kv_heads, lengths: Lengths::Equal };
-        let found = this.runtime.find(&problem.to_rust()?, &shape).map_err(Error::miss)?;
+        let (this, (problem, shape), params) =
+            unsafe { (valid(runtime, "runtime")?, question(problem, shape)?, valid(params, "params")?) };
+        let found = this.runtime.find(&problem, &shape).map_err(Error::miss)?;
         // SAFETY: the caller's promise.
         unsafe { this.runtime.decode(&found, params, workspace_bytes, stream) }.map_err(Error::launch)
     })
@@ -316,7 +314,7 @@ unsafe fn optional_text<'a>(text: *const c_char) -> Result<Option<&'a str>, Erro
 unsafe fn question(problem: *const nvkv_problem, shape: *const nvkv_shape) -> Result<(Problem, Shape), Error> {
     // SAFETY: the caller's promise.
     let (problem, shape) = unsafe { (valid(problem, "problem")?.to_rust()?, valid(shape, "shape")?) };
-    Ok((problem, shape.of(&problem)))
+    Ok((problem, shape.of(&problem)?))
 }
 
 /// # Safety

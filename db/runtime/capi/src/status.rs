@@ -31,9 +31,10 @@ pub enum nvkv_status {
 }
 
 /// A failure on its way to C.
+#[derive(Debug)]
 pub(crate) struct Error {
     status: nvkv_status,
-    message: String,
+    pub message: String,
 }
 
 impl Error {
