@@ -312,7 +312,7 @@ def main():
             value, failure = None, f"{type(error).__name__}: {error}"
         results.append(dict(check=name, value=value, failure=failure))
         if failure or not name.startswith(("decode", "fused", "append")):
-            print(f"{name}: {failure or value}", flush=True)
+            print(f"{name}: {failure or ('passed' if value is None else value)}", flush=True)
 
     for problem, f in problems:
         for arrangement in ("HND", "NHD", "one_block"):
@@ -334,7 +334,7 @@ def main():
         print("FlashInfer cannot be imported: not compared")
     else:
         for problem, f in problems:
-            theirs = (f["op"], f["kv_format"], f["d"], f["q"], f["dtype"], f["v_scale_order"])
+            theirs = (f["op"], f["kv_format"], f["d"], f.get("q"), f["dtype"], f["v_scale_order"])
             if theirs == ("decode", "nvfp4", 128, 1, "bf16", "linear"):
                 run(f"difference from FlashInfer of {problem.key}", lambda: against_flashinfer(runtime, f))
     if arguments.out:
