@@ -335,7 +335,7 @@ fn a_tune_without_a_gpu_predicts_and_bundles() {
     assert_eq!(place.trials(), feasible(&place));
 
     let manifest = place.manifest();
-    assert_eq!((&manifest["schema"], &manifest["target"]), (&2.into(), &"sm_100a".into()));
+    assert_eq!((&manifest["schema"], &manifest["target"]), (&3.into(), &"sm_100a".into()));
     let kernels = manifest["kernels"].as_array().unwrap();
     assert!(kernels.iter().all(|kernel| kernel["evidence"]["evidence"] == "emulated"), "{kernels:?}");
     assert_eq!(place.emulated(), kernels.len() as u64);

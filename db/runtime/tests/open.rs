@@ -70,7 +70,7 @@ fn a_changed_or_missing_cubin_is_refused_by_name() {
 #[test]
 fn a_manifest_of_another_schema_is_refused_whatever_its_shape() {
     let folder = written(&fixture::small());
-    for (schema, rest) in [(99, ""), (0, ""), (99, r#", "kernels": 7"#)] {
+    for (schema, rest) in [(99, ""), (0, ""), (2, ""), (99, r#", "kernels": 7"#)] {
         let text = format!(r#"{{"schema": {schema}{rest}}}"#);
         fs::write(folder.path().join(FILE_NAME), text).unwrap();
         let said = refusal(folder.path());

@@ -12,6 +12,9 @@ use serde_json::value::{RawValue, to_raw_value};
 /// the grid's last dimension and may taper.
 pub const SCHEMA: u32 = 3;
 
+/// The oldest schema that is read: kernels of older bundles are launched with another grid.
+pub const OLDEST_SCHEMA: u32 = 3;
+
 /// Name of the manifest in a bundle's folder.
 pub const FILE_NAME: &str = "manifest.json";
 

@@ -1,6 +1,6 @@
 //! Finding bundles and reading them: nothing is used that changed since it was written.
 
-use super::manifest::{DIGEST_NAME, FILE_NAME, FileEntry, Manifest, SCHEMA, digest};
+use super::manifest::{DIGEST_NAME, FILE_NAME, FileEntry, Manifest, OLDEST_SCHEMA, SCHEMA, digest};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -30,7 +30,7 @@ pub enum Unreadable {
         source: serde_json::Error,
     },
     /// It was written by another nvkv.
-    #[error("{}: schema {found} is none that this nvkv reads (1 to {SCHEMA}); use a newer nvkv", path.display())]
+    #[error("{}: schema {found} is none that this nvkv reads ({OLDEST_SCHEMA} to {SCHEMA}); use a newer nvkv, or tune again", path.display())]
     Schema {
         /// Where.
         path: PathBuf,
@@ -98,14 +98,14 @@ pub fn parse<'a, S: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<Man
     }
     // A manifest of another schema may have any other shape: that is the better answer.
     let unreadable = |source| match serde_json::from_slice::<Version>(bytes) {
-        Ok(Version { schema: found }) if !(1..=SCHEMA).contains(&found) => {
+        Ok(Version { schema: found }) if !(OLDEST_SCHEMA..=SCHEMA).contains(&found) => {
             Unreadable::Schema { path: path.into(), found }
         }
         _ => Unreadable::Malformed { path: path.into(), source },
     };
     let manifest: Manifest<S> = serde_json::from_slice(bytes).map_err(unreadable)?;
     match manifest.schema {
-        1..=SCHEMA => Ok(manifest),
+        OLDEST_SCHEMA..=SCHEMA => Ok(manifest),
         found => Err(Unreadable::Schema { path: path.into(), found }),
     }
 }
