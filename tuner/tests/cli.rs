@@ -163,7 +163,7 @@ fn impossible_sizes_name_the_option_to_lower() {
     let place = Place::new();
     for (sizes, option) in [
         (&["--op", "decode", "--batch", "100000", "--context", "64"][..], "lower --batch"),
-        (&["--op", "fused", "--batch", "1", "--context", "64", "--kv-heads", "4000000000"], "lower --kv-heads"),
+        (&["--op", "fused", "--batch", "1", "--context", "4096", "--kv-heads", "67108864"], "or --kv-heads"),
         (&["--op", "append", "--batch", "67108864", "--kv-heads", "60000"], "--tokens of a query"),
     ] {
         for plan in [&["--plan"][..], &[]] {
