@@ -1,6 +1,6 @@
 //! Opening: a bundle, and the winners of a database beside it, checked and in memory.
 
-use crate::bundle::{self, Changed, FILE_NAME, Kernel, Manifest, Selection, Unreadable, parameters};
+use crate::bundle::{self, Changed, FILE_NAME, Kernel, Manifest, Unreadable, parameters};
 use crate::index::{Row, Rows};
 use crate::launch::Contexts;
 use crate::log::{Histogram, Log};
@@ -55,8 +55,19 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// A selection whose texts are the file's.
-type Line<'a> = Selection<&'a str, &'a str>;
+/// What is read of a [`Selection`](bundle::Selection): its texts are the file's, and what follows from the rest is passed
+/// over.
+#[derive(serde::Deserialize)]
+struct Line<'a> {
+    problem: &'a str,
+    shape: Shape,
+    kernel: &'a str,
+    split: Option<SplitPolicy>,
+    trust: bundle::Trust,
+    median_us: Option<f64>,
+    regret: Option<f64>,
+    predicted_us: Option<f64>,
+}
 
 /// What the runtime has for one problem.
 #[derive(Debug, Default)]

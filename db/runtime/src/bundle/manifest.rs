@@ -26,8 +26,8 @@ pub fn digest(manifest: &[u8]) -> String {
     format!("{}  {FILE_NAME}\n", blake3::hash(manifest).to_hex())
 }
 
-/// All kernels of one target, and which of them serves which shape. A reader that is in a hurry borrows the texts of its
-/// selections: `Manifest<Selection<&str, &str>>`.
+/// All kernels of one target, and which of them serves which shape. A reader that is in a hurry takes of the selections what
+/// it needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest<S = Selection> {
     /// [`SCHEMA`] of the writer.
@@ -138,13 +138,13 @@ pub enum Trust {
 
 /// The kernel for one problem at one shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Selection<Text = String, Id = KernelId> {
+pub struct Selection {
     /// [`Problem::key`].
-    pub problem: Text,
+    pub problem: String,
     /// The shape.
     pub shape: Shape,
     /// The kernel.
-    pub kernel: Id,
+    pub kernel: KernelId,
     /// Split policy of the launch; none for append.
     pub split: Option<SplitPolicy>,
     /// `max_splits` of the parameters at this shape.
