@@ -128,7 +128,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
     // Windows, sinks, soft caps.
     in_windows("a window one token too wide", Features, "stages/work.cuh", ["- work.window, 0)", "- work.window - 1, 0)"]),
-    in_windows("splits counted from token 0", Features, "stages/work.cuh", ["origin + max(", "max("]),
+    in_windows("splits counted from token 0", Features, "stages/work.cuh", ["min(origin + (steps", "min((steps"]),
     in_windows("one window for all queries", Features, "stages/scores.cuh", ["< first_visible(work, position)", "< first_visible(work, 0)"]),
     in_windows("a tile before the window not masked", WindowInRegisters, "stages/scores.cuh", ["hidden |= token < first_visible(work, Q_LEN - 1);", ";"]),
     in_windows("a tile that the last query does not see whole", Features, "stages/scores.cuh", ["first_visible(work, Q_LEN - 1)", "first_visible(work, 0)"]),
