@@ -16,7 +16,9 @@ use nvkv_reference::{DecodeInputs, HostCache};
 use nvkv_runtime::Runtime;
 use nvkv_runtime::spec::abi::{AppendParams, DecodeParams};
 use nvkv_runtime::spec::layout::Arrangement;
-use nvkv_runtime::spec::{AppendMode, DecodeProblem, Dtype, KvFormat, Lengths, Numerics, Problem, Shape, VScaleOrder};
+use nvkv_runtime::spec::{
+    AppendMode, DecodeProblem, DeviceCache, Dtype, KvFormat, Lengths, Numerics, Problem, Shape, VScaleOrder,
+};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -101,6 +103,11 @@ fn pages_of(tokens: u32) -> usize {
 }
 
 impl Engine {
+    fn device_cache(&self) -> DeviceCache<'_> {
+        let base = at(&self.cache, &self.stream);
+        DeviceCache { base, layout: &self.host.layout, format: PROBLEM.kv_format }
+    }
+
     fn new(folder: &str) -> Result<Self, Box<dyn Error>> {
         let context = CudaContext::new(0)?;
         let stream = context.new_stream()?;
@@ -146,7 +153,7 @@ impl Engine {
         let (k, v, slots) = (stream.clone_htod(&k)?, stream.clone_htod(&v)?, stream.clone_htod(&slots)?);
         let found = self.runtime.find(&Problem::Append(problem), &Shape::Append { tokens, kv_heads: KV_HEADS })?;
         let head = 2 * i64::from(PROBLEM.head_dim);
-        let params = self.append_params(AppendParams {
+        let params = self.device_cache().append_params(AppendParams {
             k: at(&k, stream),
             v: at(&v, stream),
             slot_mapping: at(&slots, stream),
@@ -174,7 +181,7 @@ impl Engine {
         let found = self.runtime.find(&Problem::Decode(PROBLEM), &step_shape())?;
         let head = 2 * i64::from(PROBLEM.head_dim);
         let (q_token, kv_token) = (head * i64::from(KV_HEADS * PROBLEM.group), head * i64::from(KV_HEADS));
-        let params = self.decode_params(DecodeParams {
+        let params = self.device_cache().decode_params(DecodeParams {
             q: at(&step.q, stream),
             out: at(&step.out, stream),
             block_table: at(&step.block_table, stream),
@@ -265,42 +272,6 @@ impl Engine {
         let left: Vec<_> = self.places.iter_mut().filter_map(done).collect();
         self.free.extend(left.iter().flat_map(|request| &request.pages));
         left.len()
-    }
-}
-
-/// Fields of both parameter structs that describe the cache.
-macro_rules! with_cache {
-    ($engine:expr, $struct:ident, $rest:expr) => {{
-        let (base, layout) = (at(&$engine.cache, &$engine.stream), &$engine.host.layout);
-        $struct {
-            k_data: base + layout.k_data.base,
-            k_scales: base + layout.k_scales.base,
-            v_data: base + layout.v_data.base,
-            v_scales: base + layout.v_scales.base,
-            k_data_page: layout.k_data.strides.page,
-            k_data_head: layout.k_data.strides.head,
-            k_data_token: layout.k_data.strides.token,
-            k_scales_page: layout.k_scales.strides.page,
-            k_scales_head: layout.k_scales.strides.head,
-            k_scales_token: layout.k_scales.strides.token,
-            v_data_page: layout.v_data.strides.page,
-            v_data_head: layout.v_data.strides.head,
-            v_data_token: layout.v_data.strides.token,
-            v_scales_page: layout.v_scales.strides.page,
-            v_scales_head: layout.v_scales.strides.head,
-            v_scales_token: layout.v_scales.strides.token,
-            ..$rest
-        }
-    }};
-}
-
-impl Engine {
-    fn decode_params(&self, rest: DecodeParams) -> DecodeParams {
-        with_cache!(self, DecodeParams, rest)
-    }
-
-    fn append_params(&self, rest: AppendParams) -> AppendParams {
-        with_cache!(self, AppendParams, rest)
     }
 }
 

@@ -8,7 +8,9 @@
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, sys};
 use nvkv_runtime::spec::abi::DecodeParams;
 use nvkv_runtime::spec::layout::{Arrangement, CacheLayout};
-use nvkv_runtime::spec::{AppendMode, DecodeProblem, Dtype, KvFormat, Lengths, Numerics, Problem, Shape, VScaleOrder};
+use nvkv_runtime::spec::{
+    AppendMode, DecodeProblem, DeviceCache, Dtype, KvFormat, Lengths, Numerics, Problem, Shape, VScaleOrder,
+};
 use nvkv_runtime::{Found, Runtime};
 use std::error::Error;
 use std::sync::Arc;
@@ -67,16 +69,12 @@ fn launch(runtime: &Runtime, found: &Found, stream: &Arc<CudaStream>) -> Result<
     fn address<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> u64 {
         buffer.device_ptr(stream).0
     }
-    let cache = address(&cache, stream);
+    let cache = DeviceCache { base: address(&cache, stream), layout: &layout, format: MODEL.kv_format };
     let row = 2 * i64::from(MODEL.head_dim);
-    let params = DecodeParams {
+    let params = cache.decode_params(DecodeParams {
         q: address(&q, stream),
         out: address(&out, stream),
         lse: address(&lse, stream),
-        k_data: cache + layout.k_data.base,
-        k_scales: cache + layout.k_scales.base,
-        v_data: cache + layout.v_data.base,
-        v_scales: cache + layout.v_scales.base,
         block_table: address(&block_table, stream),
         kv_len: address(&kv_len, stream),
         workspace: address(&workspace, stream),
@@ -84,18 +82,6 @@ fn launch(runtime: &Runtime, found: &Found, stream: &Arc<CudaStream>) -> Result<
         q_stride_head: row,
         out_stride_token: row * i64::from(heads),
         out_stride_head: row,
-        k_data_page: layout.k_data.strides.page,
-        k_data_head: layout.k_data.strides.head,
-        k_data_token: layout.k_data.strides.token,
-        k_scales_page: layout.k_scales.strides.page,
-        k_scales_head: layout.k_scales.strides.head,
-        k_scales_token: layout.k_scales.strides.token,
-        v_data_page: layout.v_data.strides.page,
-        v_data_head: layout.v_data.strides.head,
-        v_data_token: layout.v_data.strides.token,
-        v_scales_page: layout.v_scales.strides.page,
-        v_scales_head: layout.v_scales.strides.head,
-        v_scales_token: layout.v_scales.strides.token,
         block_table_stride: 1,
         batch: BATCH,
         kv_heads: KV_HEADS,
@@ -104,7 +90,7 @@ fn launch(runtime: &Runtime, found: &Found, stream: &Arc<CudaStream>) -> Result<
         k_scale: 1.0,
         v_scale: 1.0,
         ..DecodeParams::default()
-    };
+    });
     let workspace_bytes = workspace.len() as u64;
     // SAFETY: buffers of these sizes on this device, alive until the results are copied back.
     unsafe { runtime.decode(found, &params, workspace_bytes, stream.cu_stream().cast()) }?;

@@ -11,7 +11,9 @@ use nvkv_reference::codec::{from_f32, to_f32};
 use nvkv_reference::{DecodeInputs, HostCache};
 use nvkv_runtime::spec::abi::DecodeParams;
 use nvkv_runtime::spec::layout::Arrangement;
-use nvkv_runtime::spec::{AppendMode, DecodeProblem, Dtype, KvFormat, Lengths, Numerics, Problem, Shape, VScaleOrder};
+use nvkv_runtime::spec::{
+    AppendMode, DecodeProblem, DeviceCache, Dtype, KvFormat, Lengths, Numerics, Problem, Shape, VScaleOrder,
+};
 use nvkv_runtime::{Runtime, Trust};
 use std::fs;
 
@@ -71,16 +73,12 @@ fn what_the_runtime_finds_computes_what_the_reference_does() {
         address
     };
     let of_i32 = |numbers: &[i32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
-    let base = hold(&cache.bytes);
-    let (layout, row) = (cache.layout, 2 * 64i64);
+    let device_cache = DeviceCache { base: hold(&cache.bytes), layout: &cache.layout, format: PROBLEM.kv_format };
+    let row = 2 * 64i64;
     let out_bytes = 2 * q.len();
-    let params = DecodeParams {
+    let params = device_cache.decode_params(DecodeParams {
         q: hold(&q.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<_>>()),
         out: hold(&vec![0xff; out_bytes]),
-        k_data: base + layout.k_data.base,
-        k_scales: base + layout.k_scales.base,
-        v_data: base + layout.v_data.base,
-        v_scales: base + layout.v_scales.base,
         block_table: hold(&of_i32(&table)),
         kv_len: hold(&of_i32(&LENGTHS)),
         workspace: hold(&vec![0; found.launch.workspace_bytes as usize]),
@@ -88,18 +86,6 @@ fn what_the_runtime_finds_computes_what_the_reference_does() {
         q_stride_head: row,
         out_stride_token: row * i64::from(heads),
         out_stride_head: row,
-        k_data_page: layout.k_data.strides.page,
-        k_data_head: layout.k_data.strides.head,
-        k_data_token: layout.k_data.strides.token,
-        k_scales_page: layout.k_scales.strides.page,
-        k_scales_head: layout.k_scales.strides.head,
-        k_scales_token: layout.k_scales.strides.token,
-        v_data_page: layout.v_data.strides.page,
-        v_data_head: layout.v_data.strides.head,
-        v_data_token: layout.v_data.strides.token,
-        v_scales_page: layout.v_scales.strides.page,
-        v_scales_head: layout.v_scales.strides.head,
-        v_scales_token: layout.v_scales.strides.token,
         block_table_stride: STRIDE as i64,
         batch: LENGTHS.len() as u32,
         kv_heads: KV_HEADS,
@@ -111,7 +97,7 @@ fn what_the_runtime_finds_computes_what_the_reference_does() {
         k_scale: 0.4,
         v_scale: 0.7,
         ..DecodeParams::default()
-    };
+    });
     // SAFETY: `repr(C)` numbers whose offsets `spec::abi` tests; padding at the end is none of the kernel's.
     let bytes =
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&params).cast::<u8>(), size_of::<DecodeParams>()) };

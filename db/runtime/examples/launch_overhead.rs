@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 use nvkv_runtime::Runtime;
 use nvkv_runtime::spec::abi::DecodeParams;
 use nvkv_runtime::spec::layout::{Arrangement, CacheLayout};
-use nvkv_runtime::spec::{AppendMode, Lengths, Problem, Shape};
+use nvkv_runtime::spec::{AppendMode, DeviceCache, Lengths, Problem, Shape};
 use std::error::Error;
 use std::time::Instant;
 
@@ -50,15 +50,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     fn at<T>(buffer: &CudaSlice<T>, stream: &cudarc::driver::CudaStream) -> u64 {
         buffer.device_ptr(stream).0
     }
-    let base = at(&cache, &stream);
+    let cache = DeviceCache { base: at(&cache, &stream), layout: &layout, format: p.kv_format };
     let head = 2 * i64::from(p.head_dim);
-    let params = DecodeParams {
+    let params = cache.decode_params(DecodeParams {
         q: at(&q, &stream),
         out: at(&out, &stream),
-        k_data: base + layout.k_data.base,
-        k_scales: base + layout.k_scales.base,
-        v_data: base + layout.v_data.base,
-        v_scales: base + layout.v_scales.base,
         block_table: at(&table, &stream),
         kv_len: at(&lengths, &stream),
         workspace: at(&workspace, &stream),
@@ -66,18 +62,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         q_stride_head: head,
         out_stride_token: head * i64::from(heads),
         out_stride_head: head,
-        k_data_page: layout.k_data.strides.page,
-        k_data_head: layout.k_data.strides.head,
-        k_data_token: layout.k_data.strides.token,
-        k_scales_page: layout.k_scales.strides.page,
-        k_scales_head: layout.k_scales.strides.head,
-        k_scales_token: layout.k_scales.strides.token,
-        v_data_page: layout.v_data.strides.page,
-        v_data_head: layout.v_data.strides.head,
-        v_data_token: layout.v_data.strides.token,
-        v_scales_page: layout.v_scales.strides.page,
-        v_scales_head: layout.v_scales.strides.head,
-        v_scales_token: layout.v_scales.strides.token,
         block_table_stride: 1,
         batch: BATCH,
         kv_heads: KV_HEADS,
@@ -86,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         k_scale: 1.0,
         v_scale: 1.0,
         ..DecodeParams::default()
-    };
+    });
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         stream.synchronize()?;

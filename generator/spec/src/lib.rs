@@ -6,6 +6,7 @@
 //! [`kv_format`] and [`layout`], and the parameters of a kernel once, in [`abi`].
 
 pub mod abi;
+mod device_cache;
 mod kernel_id;
 pub mod kv_format;
 pub mod layout;
@@ -16,6 +17,7 @@ mod shape;
 mod target;
 mod variant;
 
+pub use device_cache::DeviceCache;
 pub use kernel_id::KernelId;
 pub use kv_format::{ElementFormat, KvFormat, VScaleOrder};
 pub use outcome::{CompileFacts, Evidence, GpuEnvironment, Outcome, Stage, Toolchain};

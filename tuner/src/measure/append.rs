@@ -1,11 +1,11 @@
 //! Inputs of an append measurement, and the spot check at that very shape.
 
-use crate::gpu::{Buffer, CudaError, Device, DeviceCache};
+use crate::gpu::{Buffer, CudaError, Device};
 use crate::verify::{Failure, K_SCALE, V_SCALE, normal_bits, seeded};
 use nvkv_reference::{HostCache, append};
 use nvkv_spec::abi::AppendParams;
 use nvkv_spec::layout::Arrangement;
-use nvkv_spec::{AppendProblem, Problem, Shape};
+use nvkv_spec::{AppendProblem, DeviceCache, Problem, Shape};
 use rand::seq::SliceRandom;
 use std::rc::Rc;
 

@@ -4,10 +4,10 @@ use super::executor::Executor;
 use super::host::AppendData;
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
-use crate::gpu::{DeviceCache, Geometry};
+use crate::gpu::Geometry;
 use nvkv_generator::Launch;
 use nvkv_spec::abi::AppendParams;
-use nvkv_spec::{AppendProblem, Problem, Shape, SplitPolicy, Variant};
+use nvkv_spec::{AppendProblem, DeviceCache, Problem, Shape, SplitPolicy, Variant};
 
 /// The status word's value before a launch: it is added to, not set.
 const STATUS_BEFORE: u32 = 7;

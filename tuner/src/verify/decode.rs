@@ -4,10 +4,10 @@ use super::executor::Executor;
 use super::host::{DecodeData, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, sm_scale};
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
-use crate::gpu::{DeviceCache, Geometry};
+use crate::gpu::Geometry;
 use nvkv_generator::Launch;
 use nvkv_spec::abi::{COUNTER_BYTES, DecodeParams};
-use nvkv_spec::{AppendMode, DecodeProblem, Lengths, Problem, Shape, Variant};
+use nvkv_spec::{AppendMode, DecodeProblem, DeviceCache, Lengths, Problem, Shape, Variant};
 
 /// The status word's value before a launch: it is added to, not set.
 const STATUS_BEFORE: u32 = 7;

@@ -1,8 +1,8 @@
 //! Kernel parameters that describe a cache: one place where a layout becomes addresses and strides.
 
-use nvkv_spec::KvFormat;
-use nvkv_spec::abi::{AppendParams, DecodeParams, DevicePtr};
-use nvkv_spec::layout::{CacheLayout, PagedTensor};
+use crate::abi::{AppendParams, DecodeParams, DevicePtr};
+use crate::kv_format::{ElementFormat, KvFormat};
+use crate::layout::{CacheLayout, PagedTensor};
 
 /// A cache in device memory.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl DeviceCache<'_> {
     }
 
     /// Null where the format has no block scales.
-    fn scales(&self, tensor: PagedTensor, format: nvkv_spec::ElementFormat) -> DevicePtr {
+    fn scales(&self, tensor: PagedTensor, format: ElementFormat) -> DevicePtr {
         match format.scale_row_bytes(16) {
             0 => 0,
             _ => self.base + tensor.base,
@@ -65,7 +65,7 @@ impl DeviceCache<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvkv_spec::layout::Arrangement;
+    use crate::layout::Arrangement;
 
     #[test]
     fn formats_without_block_scales_get_null() {
