@@ -2,8 +2,8 @@
 
 use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::{
-    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Mma, Operands, Problem, Shape, SplitLaunch, SplitPolicy,
-    Staging, Variant,
+    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Launch, Mma, Operands, Problem, Shape, SplitLaunch,
+    SplitPolicy, Staging, Variant,
 };
 use serde::{Deserialize, Serialize};
 
@@ -85,48 +85,27 @@ impl Footprint {
     }
 }
 
-/// How a kernel is launched for one shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads a block.
-    pub threads: u32,
-    /// Dynamic shared memory a block, bytes.
-    pub shared_bytes: u32,
-    /// Workspace, bytes; zeroed once before the first launch (0 where none is needed).
-    pub workspace_bytes: u64,
-    /// `DecodeParams::max_splits` (1 for append).
-    pub max_splits: u32,
-    /// `DecodeParams::min_split_tokens` (0 for append).
-    pub min_split_tokens: u32,
-    /// `DecodeParams::taper` (0 for append).
-    pub taper: u32,
-}
-
-impl Launch {
-    /// The launch of `variant` of `problem` at `shape`; `split` is ignored by append kernels. Sizes that no GPU
-    /// takes saturate: they stay too large, and never look small.
-    ///
-    /// # Panics
-    /// Where problem, variant and shape are not of one operation: a defect of the caller.
-    pub fn new(problem: &Problem, variant: &Variant, shape: &Shape, split: SplitPolicy) -> Self {
-        let Footprint { threads, shared_bytes, row_tiles } = Footprint::new(problem, variant);
-        match (problem, variant, *shape) {
-            (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, .. }) => {
-                let SplitLaunch { max_splits, min_split_tokens, taper } = split.launch(p.seen(context));
-                let grid = [kv_heads.saturating_mul(row_tiles), batch, max_splits];
-                let workspace_bytes = workspace_bytes(p, v, batch, kv_heads, max_splits);
-                Self { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens, taper }
-            }
-            (Problem::Append(p), Variant::Append(v), Shape::Append { tokens, kv_heads }) => {
-                let items = append_items(p) * u64::from(tokens);
-                let blocks = items.div_ceil(u64::from(v.threads * v.blocks_per_thread)) as u32;
-                let grid = [blocks.max(1), kv_heads, 1];
-                Self { grid, threads, shared_bytes, workspace_bytes: 0, max_splits: 1, min_split_tokens: 0, taper: 0 }
-            }
-            _ => panic!("{} at {} does not go with {}", problem.key(), shape.key(), variant.key()),
+/// The launch of `variant` of `problem` at `shape`; `split` is ignored by append kernels. Sizes that no GPU
+/// takes saturate: they stay too large, and never look small.
+///
+/// # Panics
+/// Where problem, variant and shape are not of one operation: a defect of the caller.
+pub fn launch(problem: &Problem, variant: &Variant, shape: &Shape, split: SplitPolicy) -> Launch {
+    let Footprint { threads, shared_bytes, row_tiles } = Footprint::new(problem, variant);
+    match (problem, variant, *shape) {
+        (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, .. }) => {
+            let SplitLaunch { max_splits, min_split_tokens, taper } = split.launch(p.seen(context));
+            let grid = [kv_heads.saturating_mul(row_tiles), batch, max_splits];
+            let workspace_bytes = workspace_bytes(p, v, batch, kv_heads, max_splits);
+            Launch { grid, threads, shared_bytes, workspace_bytes, max_splits, min_split_tokens, taper }
         }
+        (Problem::Append(p), Variant::Append(v), Shape::Append { tokens, kv_heads }) => {
+            let items = append_items(p) * u64::from(tokens);
+            let blocks = items.div_ceil(u64::from(v.threads * v.blocks_per_thread)) as u32;
+            let grid = [blocks.max(1), kv_heads, 1];
+            Launch { grid, threads, shared_bytes, workspace_bytes: 0, max_splits: 1, min_split_tokens: 0, taper: 0 }
+        }
+        _ => panic!("{} at {} does not go with {}", problem.key(), shape.key(), variant.key()),
     }
 }
 
@@ -165,7 +144,7 @@ mod tests {
         let problem = Problem::Decode(DecodeProblem { group: 16, q_len: 8, ..p });
         let shape = Shape::Decode { batch: 1 << 31, context: 1 << 31, kv_heads: 1 << 31, lengths: Lengths::Equal };
         let variant = default_variant(&problem, Target::Sm90a);
-        let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits: u32::MAX });
+        let launch = launch(&problem, &variant, &shape, SplitPolicy::Even { splits: u32::MAX });
         assert_eq!((launch.grid[0], launch.workspace_bytes), (u32::MAX, u64::MAX));
     }
 }

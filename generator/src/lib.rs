@@ -11,7 +11,7 @@ mod render;
 mod space;
 
 pub use feasible::{Rejection, feasible};
-pub use footprint::{Footprint, Launch};
+pub use footprint::{Footprint, launch};
 pub use predict::predicted_us;
 pub use render::{RenderError, Source, render};
 pub use space::{

@@ -3,7 +3,7 @@
 //! A call takes the longer of its memory time and its issue time, stretched by the last wave's idle blocks, plus a
 //! launch. The constants are rough fits to runs of the H200; on other targets they only order variants.
 
-use crate::footprint::{Footprint, Launch};
+use crate::footprint::{Footprint, launch};
 use nvkv_spec::{
     CompileFacts, DecodeProblem, DecodeVariant, Dequant, Mma, Problem, REGISTERS_PER_SM, Shape, SplitPolicy, Target,
     Variant,
@@ -34,7 +34,7 @@ pub fn predicted_us(
     let memory = shape.bytes(problem) as f64 / (f64::from(chip.bandwidth) * 1e3 * READ_EFFICIENCY);
     let footprint = Footprint::new(problem, variant);
     let resident = resident_blocks(&footprint, facts, target);
-    let launch = Launch::new(problem, variant, shape, split);
+    let launch = launch(problem, variant, shape, split);
     let blocks: f64 = launch.grid.iter().map(|&n| f64::from(n)).product();
     let waves = blocks / (f64::from(chip.sms) * resident);
     let last_wave = waves.ceil() / waves;
@@ -58,10 +58,9 @@ fn resident_blocks(footprint: &Footprint, facts: &CompileFacts, target: Target) 
 /// Warp instructions of a whole call.
 fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &CompileFacts) -> f64 {
     match (problem, variant, *shape) {
-        (Problem::Decode(p), Variant::Decode(v), Shape::Decode { batch, context, kv_heads, lengths }) => {
+        (Problem::Decode(p), Variant::Decode(v), Shape::Decode { kv_heads, .. }) => {
             let row_tiles = p.query_rows().div_ceil(v.query_tile);
-            let tokens = lengths.of(batch, context).into_iter().map(|n| f64::from(p.seen(n))).sum::<f64>();
-            let tiles = [kv_heads, row_tiles].map(f64::from).iter().product::<f64>() * tokens / 16.0;
+            let tiles = f64::from(kv_heads) * f64::from(row_tiles) * shape.tokens(problem) as f64 / 16.0;
             let spills = f64::from(facts.spill_loads + facts.spill_stores) / 4.0;
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))
         }

@@ -267,7 +267,7 @@ pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Targe
         return vec![SplitPolicy::Even { splits: 1 }];
     };
     if lengths != Lengths::Equal {
-        return ragged_splits(p, v, shape, target);
+        return ragged_splits(problem, v, shape, target);
     }
     let seen = p.seen(context);
     let waves: &[u32] = match preset {
@@ -287,11 +287,10 @@ pub fn splits(problem: &Problem, variant: &Variant, shape: &Shape, target: Targe
 
 /// The same for requests of different lengths: parts of about a half and a quarter of what each block would take if all
 /// SMs were filled once, the last ones halved two to four times.
-fn ragged_splits(problem: &DecodeProblem, variant: &DecodeVariant, shape: &Shape, target: Target) -> Vec<SplitPolicy> {
-    let Shape::Decode { batch, context, lengths, .. } = *shape else { return Vec::new() };
-    let mean =
-        lengths.of(batch, context).into_iter().map(|n| f64::from(problem.seen(n))).sum::<f64>() / f64::from(batch);
-    let one = splits_a_wave(&Problem::Decode(*problem), variant, shape, target);
+fn ragged_splits(problem: &Problem, variant: &DecodeVariant, shape: &Shape, target: Target) -> Vec<SplitPolicy> {
+    let Shape::Decode { batch, context, .. } = *shape else { return Vec::new() };
+    let mean = shape.tokens(problem) as f64 / f64::from(batch);
+    let one = splits_a_wave(problem, variant, shape, target);
     let step = variant.warps * variant.tile_tokens;
     let part = |fraction: f64| ((mean / one * fraction) as u32).clamp(1, context).next_multiple_of(step);
     let even = SplitPolicy::Even { splits: (one as u32).clamp(1, context.div_ceil(step)) };

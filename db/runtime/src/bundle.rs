@@ -4,7 +4,7 @@ mod launch_rule;
 mod manifest;
 mod read;
 
-pub use launch_rule::{Launch, LaunchRule};
+pub use launch_rule::LaunchRule;
 pub use manifest::{
     DIGEST_NAME, FILE_NAME, FileEntry, Files, Kernel, Manifest, Parameter, SCHEMA, Selection, Trust, digest, numerics,
     parameters,

@@ -1,10 +1,10 @@
 //! Whether a call may be launched: pointers, strides and sizes, as the kernels read them (ARCHITECTURE.md, "Contract of
 //! the pointers"). A mistake here would be an illegal address or a wrong result there.
 
-use crate::bundle::{Kernel, Launch};
+use crate::bundle::Kernel;
 use nvkv_spec::abi::{AppendParams, DecodeParams, DevicePtr, Field};
 use nvkv_spec::layout::Strides;
-use nvkv_spec::{AppendMode, DecodeProblem, Numerics, Problem, VScaleOrder};
+use nvkv_spec::{AppendMode, DecodeProblem, Launch, Numerics, Problem, VScaleOrder};
 
 /// What a kernel loads and stores at a time, bytes: data, Q, output and new rows.
 const VECTOR: u64 = 16;

@@ -4,7 +4,7 @@ use crate::bundle;
 use crate::find::{Choice, Trust, normal, windows_apart};
 use crate::index::Row;
 use crate::runtime::Runtime;
-use nvkv_spec::{Lengths, Problem, Shape, SplitPolicy, Target};
+use nvkv_spec::{Launch, Lengths, Problem, Shape, SplitPolicy, Target};
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result};
 
@@ -24,7 +24,7 @@ pub struct Explanation {
     /// The kernel that serves.
     pub kernel: Option<String>,
     /// Its launch.
-    pub launch: Option<bundle::Launch>,
+    pub launch: Option<Launch>,
     /// The window that the serving kernels were tuned at, tokens, where it is another than the problem's: they are right
     /// at any.
     pub tuned_window: Option<u32>,

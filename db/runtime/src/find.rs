@@ -1,20 +1,18 @@
 //! The kernel for a problem at a shape, how it is launched there, and how far the choice can be trusted.
 
-use crate::bundle::{Kernel, Launch};
+use crate::bundle::Kernel;
 use crate::index::{Row, Rows};
 use crate::runtime::{Entry, Runtime};
 use nvkv_spec::abi::COUNTER_BYTES;
-use nvkv_spec::{DecodeProblem, Problem, Shape, SplitLaunch, SplitPolicy, Target, VScaleOrder};
+use nvkv_spec::{
+    DecodeProblem, GRID_X, GRID_YZ, Launch, Problem, Shape, SplitLaunch, SplitPolicy, Target, VScaleOrder, doublings,
+};
 use serde::Serialize;
 
 /// How far a tuned shape may be from the one asked for, in doublings ([`Shape::distance`]): half a step each of two sizes
 /// tuned at every eighth power of two. Beyond it the default variant serves, which adapts its splits.
 pub const NEAR: f64 = 3.0;
 
-/// Blocks of a grid in y and z, a limit of every CUDA device.
-const GRID_YZ: u64 = 65_535;
-/// Blocks of a grid in x.
-const GRID_X: u64 = (1 << 31) - 1;
 /// Split counters that a workspace has room for.
 const COUNTERS: u64 = COUNTER_BYTES / size_of::<u32>() as u64;
 
@@ -114,9 +112,9 @@ pub enum Miss {
         /// What is limited.
         what: &'static str,
         /// How much of it the shape takes.
-        found: u64,
+        found: u32,
         /// The limit.
-        limit: u64,
+        limit: u32,
     },
 }
 
@@ -146,13 +144,14 @@ pub(crate) fn windows_apart(a: &Problem, b: &Problem) -> Option<f64> {
     let (Problem::Decode(a), Problem::Decode(b)) = (a, b) else { return None };
     let (from, to) = (a.window?, b.window?);
     let alike = DecodeProblem { window: a.window, ..*b } == *a;
-    alike.then(|| (f64::from(from.max(1)).log2() - f64::from(to.max(1)).log2()).abs())
+    alike.then(|| doublings(from, to))
 }
 
 impl Runtime {
     /// The kernel for `problem` at `shape`: timed there, else timed at the nearest shape, else predicted, else the
-    /// problem's default variant; where the bundle lacks the window, the kernels of the nearest one serve. For decode, `shape.context` is the longest context of any launch, in tokens: lengths
-    /// are read on the device, so any shorter one is served by the same launch.
+    /// problem's default variant; where the bundle lacks the window, the kernels of the nearest one serve. For decode,
+    /// `shape.context` is the longest context of any launch, in tokens: lengths are read on the device, so any shorter one
+    /// is served by the same launch.
     ///
     /// Never a kernel of another target, numerics class or order of scales: any of them would compute something else.
     pub fn find(&self, problem: &Problem, shape: &Shape) -> Result<Found<'_>, Miss> {
@@ -253,8 +252,8 @@ impl Runtime {
         }
     }
 
-    /// The launch of `kernel` for `problem` at `shape`, if a device takes it. Where the workspace's counters do not reach, it is not
-    /// split: so many requests fill the device anyway.
+    /// The launch of `kernel` for `problem` at `shape`, if a device takes it. Where the workspace's counters do not reach,
+    /// it is not split: so many requests fill the device anyway.
     fn launch(&self, kernel: u32, split: SplitPolicy, problem: &Problem, shape: &Shape) -> Result<Launch, Miss> {
         let Kernel { launch: rule, .. } = &self.kernels[kernel as usize];
         let launch = match *shape {
@@ -265,7 +264,7 @@ impl Runtime {
             }
             Shape::Append { tokens, kv_heads } => rule.append(problem, tokens, kv_heads),
         };
-        let [x, y, z] = launch.grid.map(u64::from);
+        let [x, y, z] = launch.grid;
         let limits = [
             ("the grid's x extent", x, GRID_X),
             ("the grid's y extent, the batch (of an append the KV heads),", y, GRID_YZ),

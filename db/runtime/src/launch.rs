@@ -1,7 +1,7 @@
 //! Loading kernels into CUDA contexts, and launching them on the caller's stream.
 #![allow(unsafe_code)] // driver calls on the caller's context, stream and memory
 
-use crate::bundle::{Changed, Kernel, Launch};
+use crate::bundle::{Changed, Kernel};
 use crate::check::{self, CallError};
 use crate::cu;
 use crate::driver::CudaError;
@@ -9,7 +9,7 @@ use crate::find::Found;
 use crate::runtime::Runtime;
 use cudarc::driver::sys;
 use nvkv_spec::abi::{AppendParams, COUNTER_BYTES, DecodeParams, DevicePtr};
-use nvkv_spec::{Problem, Target};
+use nvkv_spec::{Launch, Problem, Target};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};

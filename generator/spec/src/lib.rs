@@ -9,6 +9,7 @@ pub mod abi;
 mod device_cache;
 mod kernel_id;
 pub mod kv_format;
+mod launch;
 pub mod layout;
 mod name;
 mod outcome;
@@ -20,9 +21,10 @@ mod variant;
 pub use device_cache::DeviceCache;
 pub use kernel_id::KernelId;
 pub use kv_format::{ElementFormat, KvFormat, VScaleOrder};
+pub use launch::{GRID_X, GRID_YZ, Launch};
 pub use outcome::{CompileFacts, Evidence, GpuEnvironment, Outcome, Stage, Toolchain};
 pub use problem::{AppendMode, AppendProblem, DecodeProblem, Dtype, Numerics, Operation, Problem};
-pub use shape::{Lengths, Shape};
+pub use shape::{Lengths, Shape, doublings};
 pub use target::{REGISTERS_PER_SM, SHARED_RESERVED_PER_BLOCK, Target, TargetFacts, UnknownTarget};
 pub use variant::{
     AppendVariant, DecodeVariant, Dequant, Mma, Operands, Path, SplitLaunch, SplitPolicy, Staging, Variant,

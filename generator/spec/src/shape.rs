@@ -52,6 +52,11 @@ fn mixed(n: u32) -> impl Iterator<Item = u32> {
     (0..n).map(move |i| (u64::from(i) * u64::from(stride) % u64::from(n)) as u32)
 }
 
+/// Doublings between two sizes, `|log2(a / b)|`; an empty one counts as 1.
+pub fn doublings(a: u32, b: u32) -> f64 {
+    (f64::from(a.max(1)).log2() - f64::from(b.max(1)).log2()).abs()
+}
+
 /// Run-time sizes of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "lowercase", try_from = "Sizes")]
@@ -135,16 +140,30 @@ impl Shape {
     /// of `|log2(a / b)|`. A doubling of one size is 1, and so is another distribution of lengths; an empty size counts as
     /// 1; none between operations.
     pub fn distance(&self, other: &Self) -> Option<f64> {
-        let apart = |a: u32, b: u32| (f64::from(a.max(1)).log2() - f64::from(b.max(1)).log2()).abs();
         match (*self, *other) {
             (
                 Self::Decode { batch, context, kv_heads, lengths },
                 Self::Decode { batch: b, context: c, kv_heads: h, lengths: l },
-            ) => Some(apart(batch, b) + apart(context, c) + apart(kv_heads, h) + f64::from(u8::from(lengths != l))),
+            ) => Some(
+                doublings(batch, b)
+                    + doublings(context, c)
+                    + doublings(kv_heads, h)
+                    + f64::from(u8::from(lengths != l)),
+            ),
             (Self::Append { tokens, kv_heads }, Self::Append { tokens: t, kv_heads: h }) => {
-                Some(apart(tokens, t) + apart(kv_heads, h))
+                Some(doublings(tokens, t) + doublings(kv_heads, h))
             }
             _ => None,
+        }
+    }
+
+    /// Tokens of all requests that the queries of `problem` see; of an append the new ones.
+    pub fn tokens(&self, problem: &Problem) -> u64 {
+        let seen = |tokens| u64::from(problem.seen(tokens));
+        match *self {
+            Self::Decode { batch, context, lengths: Lengths::Equal, .. } => u64::from(batch) * seen(context),
+            Self::Decode { batch, context, lengths, .. } => lengths.of(batch, context).into_iter().map(seen).sum(),
+            Self::Append { tokens, .. } => tokens.into(),
         }
     }
 
@@ -153,14 +172,7 @@ impl Shape {
     pub fn bytes(&self, problem: &Problem) -> u64 {
         let row = u64::from(problem.kv_format().token_bytes(problem.head_dim()));
         match *self {
-            Self::Decode { batch, context, kv_heads, lengths } => {
-                let seen = |tokens| u64::from(problem.seen(tokens));
-                let tokens = match lengths {
-                    Lengths::Equal => u64::from(batch) * seen(context),
-                    Lengths::LogUniform => lengths.of(batch, context).into_iter().map(seen).sum(),
-                };
-                tokens * u64::from(kv_heads) * row
-            }
+            Self::Decode { kv_heads, .. } => self.tokens(problem) * u64::from(kv_heads) * row,
             Self::Append { tokens, kv_heads } => {
                 u64::from(tokens) * u64::from(kv_heads) * (row + 4 * u64::from(problem.head_dim()))
             }

@@ -1,6 +1,6 @@
 //! The launch rule of a kernel: constants from its footprint, and the formulas as text.
 
-use nvkv_generator::{Footprint, Launch};
+use nvkv_generator::{Footprint, launch};
 use nvkv_runtime::bundle::LaunchRule;
 use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::{Lengths, Problem, Shape, SplitPolicy, Variant};
@@ -70,7 +70,7 @@ fn decode_rule() -> String {
 /// What one more split adds to the workspace of one request with one KV head, bytes.
 fn split_state_bytes(problem: &Problem, variant: &Variant) -> u64 {
     let shape = Shape::Decode { batch: 1, context: 1024, kv_heads: 1, lengths: Lengths::Equal };
-    let bytes = |splits| Launch::new(problem, variant, &shape, SplitPolicy::Even { splits }).workspace_bytes;
+    let bytes = |splits| launch(problem, variant, &shape, SplitPolicy::Even { splits }).workspace_bytes;
     bytes(3) - bytes(2)
 }
 
@@ -90,21 +90,12 @@ mod tests {
                     Problem::Decode(_) => Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal },
                     Problem::Append(_) => Shape::Append { tokens: batch * 17, kv_heads },
                 };
-                let launch = Launch::new(&problem, &variant, &shape, SplitPolicy::Even { splits });
+                let tuned = launch(&problem, &variant, &shape, SplitPolicy::Even { splits });
                 let by_rule = match shape {
                     Shape::Decode { batch, kv_heads, .. } => {
                         rule.decode(batch, kv_heads, SplitPolicy::Even { splits }.launch(context))
                     }
                     Shape::Append { tokens, kv_heads } => rule.append(&problem, tokens, kv_heads),
-                };
-                let tuned = nvkv_runtime::bundle::Launch {
-                    grid: launch.grid,
-                    threads: launch.threads,
-                    shared_bytes: launch.shared_bytes,
-                    workspace_bytes: launch.workspace_bytes,
-                    max_splits: launch.max_splits,
-                    min_split_tokens: launch.min_split_tokens,
-                    taper: launch.taper,
                 };
                 assert_eq!(by_rule, tuned, "{} at {}", problem.key(), shape.key());
             }

@@ -5,7 +5,7 @@ use crate::folder::{self, FolderError, failed};
 use crate::pipeline::cache::{Artefact, CU, CUBIN, PTX};
 use crate::pipeline::choices::Choice;
 use nvkv_db::KernelRecord;
-use nvkv_generator::Launch;
+use nvkv_generator::launch;
 use nvkv_runtime::bundle::{
     DIGEST_NAME, FILE_NAME, FileEntry, Files, Kernel, Manifest, SCHEMA, Selection, digest, numerics, parameters,
 };
@@ -160,7 +160,7 @@ fn kernel(bundle: &Path, ingredient: &Ingredient) -> Result<Kernel, FolderError>
 fn selection(choice: &Choice) -> Selection {
     let (problem, shape, kernel) = (choice.problem(), choice.shape(), choice.kernel());
     let split = choice.split().unwrap_or(SplitPolicy::Even { splits: 1 });
-    let launch = Launch::new(&problem, &kernel.variant, &shape, split);
+    let launch = launch(&problem, &kernel.variant, &shape, split);
     let (timed, predicted) = match choice {
         Choice::Timed(winner) => (Some(winner), None),
         Choice::Predicted(winner) => (None, Some(winner.predicted_us)),

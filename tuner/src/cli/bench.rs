@@ -9,7 +9,7 @@ use crate::folder::failed;
 use crate::pipeline::compile::reason;
 use crate::pipeline::limits;
 use crate::pipeline::target::{DEVICE, Machine};
-use crate::pipeline::timing::LIMITS;
+use crate::pipeline::timing::{LIMITS, median};
 use crate::worker::{CandidateKernel, GpuWorker, MeasureRequest};
 use anyhow::{Context, bail};
 use nvkv_generator::{Preset, problems, shapes};
@@ -165,8 +165,6 @@ fn candidate(folder: &Path, selection: &Selection, kernel: &Kernel) -> anyhow::R
 
 /// None where no sample was undisturbed.
 fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers]) -> Option<Row> {
-    let mut sorted = samples.clone();
-    sorted.sort_by(f64::total_cmp);
     let (problem, shape) = (kernel.problem, selection.shape);
     Some(Row {
         problem,
@@ -175,7 +173,7 @@ fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers
         variant: kernel.variant.key(),
         split: selection.split,
         bytes: shape.bytes(&problem),
-        median_us: *sorted.get(sorted.len() / 2)?,
+        median_us: median(&samples)?,
         samples,
         peers: peers.iter().filter_map(|p| Some((p.name().to_string(), p.us(&problem, &shape)?))).collect(),
     })

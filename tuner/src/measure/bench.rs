@@ -6,7 +6,7 @@ use super::probe::Probe;
 use crate::gpu::{Buffer, CudaError, Device, Geometry, Graph, Kernel, KernelParams};
 use crate::verify::Failure;
 use crate::worker::CandidateKernel;
-use nvkv_generator::Launch;
+use nvkv_generator::launch;
 use nvkv_spec::{Problem, Shape};
 use std::rc::Rc;
 
@@ -49,7 +49,7 @@ impl Bench {
         shape: &Shape,
         candidate: &CandidateKernel,
     ) -> Result<Prepared, Failure> {
-        let launch = Launch::new(problem, &candidate.variant, shape, candidate.split);
+        let launch = launch(problem, &candidate.variant, shape, candidate.split);
         let kernel = Kernel::load(device, &candidate.cubin, &candidate.id.symbol())?;
         kernel.allow_shared(launch.shared_bytes)?;
         let workspace = Buffer::new(device, launch.workspace_bytes as usize)?;

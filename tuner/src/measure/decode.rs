@@ -7,10 +7,9 @@ use crate::gpu::{Buffer, CudaError, Device};
 use crate::verify::{
     Failure, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, compare_outputs, has_nan, normal_bits, seeded, sinks, sm_scale,
 };
-use nvkv_generator::Launch;
 use nvkv_spec::abi::{DecodeParams, DevicePtr};
 use nvkv_spec::layout::{Arrangement, CacheLayout, PagedTensor};
-use nvkv_spec::{AppendMode, DecodeProblem, DeviceCache, Problem, Shape};
+use nvkv_spec::{AppendMode, DecodeProblem, DeviceCache, Launch, Problem, Shape};
 use rand::Rng;
 use rand::seq::SliceRandom;
 use std::rc::Rc;

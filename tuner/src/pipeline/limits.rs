@@ -3,9 +3,9 @@
 use super::space::Case;
 use nvkv_spec::{Problem, Shape};
 
-/// Blocks of a grid in y and in z, and in x: limits of every CUDA device.
-const GRID_YZ: u128 = 65_535;
-const GRID_X: u128 = (1 << 31) - 1;
+/// Blocks of a grid in y and in z, and in x.
+const GRID_YZ: u128 = nvkv_spec::GRID_YZ as u128;
+const GRID_X: u128 = nvkv_spec::GRID_X as u128;
 /// Bytes of a call's inputs: 8 TiB, beyond any GPU's memory.
 const BYTES: u128 = 1 << 43;
 /// Pages of a cache: block tables hold their numbers as `int`.

@@ -17,8 +17,8 @@ use nvkv_spec::{GpuEnvironment, KernelId, Outcome, Problem, Shape, SplitPolicy, 
 use std::collections::HashSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-pub use trials::RUNOFF;
-use trials::{Trial, best, contenders, median, merge};
+pub use trials::{RUNOFF, median};
+use trials::{Trial, best, contenders, merge};
 
 /// How times are taken, as stored with each run: a change of any part makes them incomparable.
 pub const POLICY: &str = "graph-replay,cold-l2,interleaved,median,v1";

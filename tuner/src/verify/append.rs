@@ -5,7 +5,7 @@ use super::host::AppendData;
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
 use crate::gpu::Geometry;
-use nvkv_generator::Launch;
+use nvkv_generator::launch;
 use nvkv_spec::abi::AppendParams;
 use nvkv_spec::{AppendProblem, DeviceCache, Problem, Shape, SplitPolicy, Variant};
 
@@ -45,7 +45,7 @@ pub(super) fn run<E: Executor>(
     });
     let shape = Shape::Append { tokens: case.tokens, kv_heads: case.kv_heads };
     // Append kernels take no split.
-    let launch = Launch::new(&Problem::Append(*problem), variant, &shape, SplitPolicy::Even { splits: 1 });
+    let launch = launch(&Problem::Append(*problem), variant, &shape, SplitPolicy::Even { splits: 1 });
     let geometry = Geometry { grid: launch.grid, threads: launch.threads, shared_bytes: launch.shared_bytes };
     on.launch(geometry, &params)?;
     compare::bytes("the cache", &cache.read(on)?, &data.cache_after.bytes)?;

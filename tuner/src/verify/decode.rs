@@ -5,9 +5,9 @@ use super::host::{DecodeData, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, sm_scale};
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
 use crate::gpu::Geometry;
-use nvkv_generator::Launch;
+use nvkv_generator::launch;
 use nvkv_spec::abi::{COUNTER_BYTES, DecodeParams};
-use nvkv_spec::{AppendMode, DecodeProblem, DeviceCache, Lengths, Problem, Shape, Variant};
+use nvkv_spec::{AppendMode, DecodeProblem, DeviceCache, Launch, Lengths, Problem, Shape, Variant};
 
 /// The status word's value before a launch: it is added to, not set.
 const STATUS_BEFORE: u32 = 7;
@@ -28,7 +28,7 @@ pub(super) fn run<E: Executor>(
             kv_heads: data.case.kv_heads,
             lengths: Lengths::Equal,
         };
-        let launch = Launch::new(&Problem::Decode(*problem), variant, &shape, split);
+        let launch = launch(&Problem::Decode(*problem), variant, &shape, split);
         let error = run_split(on, &inputs, &launch).map_err(|f| f.at(&format!("split {split}")))?;
         largest = largest.max(error);
     }

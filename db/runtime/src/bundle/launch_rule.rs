@@ -2,7 +2,7 @@
 
 use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::kv_format::BLOCK;
-use nvkv_spec::{Problem, SplitLaunch};
+use nvkv_spec::{Launch, Problem, SplitLaunch};
 use serde::{Deserialize, Serialize};
 
 /// Launch geometry: constants, and how grid and workspace follow from a call. The formulas are text for engines that
@@ -31,25 +31,6 @@ pub struct LaunchRule {
     pub default_max_splits: String,
     /// The whole launch in words.
     pub rule: String,
-}
-
-/// One launch, worked out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Launch {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads a block, in x.
-    pub threads: u32,
-    /// Dynamic shared memory a block, bytes.
-    pub shared_bytes: u32,
-    /// Workspace, bytes; 0 where none is needed.
-    pub workspace_bytes: u64,
-    /// `DecodeParams::max_splits` (1 for append).
-    pub max_splits: u32,
-    /// `DecodeParams::min_split_tokens` (0 for append).
-    pub min_split_tokens: u32,
-    /// `DecodeParams::taper` (0 for append).
-    pub taper: u32,
 }
 
 impl LaunchRule {

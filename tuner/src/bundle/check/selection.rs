@@ -2,7 +2,7 @@
 
 use super::Problems;
 use crate::pipeline::limits;
-use nvkv_generator::Launch;
+use nvkv_generator::launch;
 use nvkv_runtime::bundle::{Kernel, Manifest, Selection, Trust};
 use nvkv_spec::{Evidence, Problem, Shape, SplitPolicy};
 
@@ -43,7 +43,7 @@ fn check_launch(selection: &Selection, kernel: &Kernel) -> Option<String> {
         (Problem::Append(_), Some(_)) => return Some("it has a split, which an append has not".into()),
         (_, split) => split.unwrap_or(SplitPolicy::Even { splits: 1 }),
     };
-    let launch = Launch::new(&kernel.problem, &kernel.variant, &selection.shape, split);
+    let launch = launch(&kernel.problem, &kernel.variant, &selection.shape, split);
     let stated = (selection.max_splits, selection.min_split_tokens, selection.taper, selection.workspace_bytes);
     let follows = (launch.max_splits, launch.min_split_tokens, launch.taper, launch.workspace_bytes);
     (stated != follows).then(|| {

@@ -2,9 +2,8 @@
 
 use crate::report::two_digits;
 use nvkv_db::{Answer, Emulated, KernelRecord, PredictedWinner, Query, Winner};
-use nvkv_generator::Launch;
 use nvkv_runtime::tune_command;
-use nvkv_spec::{KernelId, Shape, SplitPolicy};
+use nvkv_spec::{KernelId, Launch, Shape, SplitPolicy};
 use serde_json::{Value, json};
 
 /// The kernel that answers, its split, and how far its shape is from the one asked for, in doublings.
@@ -20,7 +19,7 @@ fn found(answer: &Answer) -> Option<(&KernelRecord, Option<SplitPolicy>, f64)> {
 /// How the kernel is launched at the shape that was asked for.
 fn launch(query: &Query, kernel: &KernelRecord, split: Option<SplitPolicy>) -> Launch {
     let split = split.unwrap_or(SplitPolicy::Even { splits: 1 });
-    Launch::new(&query.problem, &kernel.variant, &query.shape, split)
+    nvkv_generator::launch(&query.problem, &kernel.variant, &query.shape, split)
 }
 
 /// The answer for programs: what was asked, the kernel and its launch at that shape, and the winner's record.
