@@ -8,14 +8,13 @@ struct RegisterSource {
 
 // A warp's next tile, on its way into registers, and the page of the one after.
 struct Feed {
-    static constexpr int STEP = WARPS * TILE;
     RegisterSource next;
     int page, token;                                    // of the next tile to load
     int begin;                                          // of the block's step that the tile belongs to
 
     __device__ __forceinline__ void load_next(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane) {
         if (begin < work.end) load_tile(p, cache, lane, page, token, next.tile);
-        begin += STEP, token += STEP;
+        begin += STEP_TOKENS, token += STEP_TOKENS;
         if (begin < work.end) page = load_page(work, lane, token);
     }
 
@@ -30,7 +29,7 @@ struct Feed {
 __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 table, u32 shared_q, const Queries& q, Feed& feed, State& state) {
     int token = work.begin + threadIdx.x / 32 * TILE;
     // All warps make the same number of steps (wgmma is a joint act of four); tiles past the end are masked.
-    for (int begin = work.begin; begin < work.end; begin += Feed::STEP, token += Feed::STEP) {
+    for (int begin = work.begin; begin < work.end; begin += STEP_TOKENS, token += STEP_TOKENS) {
         RegisterSource now = feed.next;
         feed.load_next(p, work, cache, lane);
         if (has_unseen(work, token)) clear_unseen(work, lane, token, now.tile);

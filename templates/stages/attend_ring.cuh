@@ -17,7 +17,6 @@ struct RingSource {
 
 // A warp's tiles on their way: STAGES - 1 of them in flight.
 struct Feed {
-    static constexpr int STEP = WARPS * TILE;
     u32 ring, write;                                    // first stage; stage that the next tile goes to
     int page, token;                                    // of the next tile to copy
     int begin;                                          // of the block's step that the tile belongs to
@@ -29,11 +28,11 @@ struct Feed {
     __device__ __forceinline__ void copy_next(const DecodeParams& p, const Work& work, Lane lane) {
         if (begin < work.end) {
             copy_tile(p, origins, lane, page, token, write);
-            page = load_page(work, lane, token + STEP);
+            page = load_page(work, lane, token + STEP_TOKENS);
         }
         copy_commit();
         write = following(write);
-        begin += STEP, token += STEP;
+        begin += STEP_TOKENS, token += STEP_TOKENS;
     }
 
     __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 rings) {
@@ -51,7 +50,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, 
     int token = work.begin + threadIdx.x / 32 * TILE;
     u32 read = feed.ring;
     // All warps make the same number of steps (wgmma is a joint act of four); tiles past the end are masked.
-    for (int begin = work.begin; begin < work.end; begin += Feed::STEP, token += Feed::STEP) {
+    for (int begin = work.begin; begin < work.end; begin += STEP_TOKENS, token += STEP_TOKENS) {
         copy_wait<STAGES - 2>();
         __syncwarp();                                   // every lane's copies have landed, and the oldest stage is free
         feed.copy_next(p, work, lane);

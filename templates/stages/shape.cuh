@@ -15,6 +15,7 @@ constexpr float INFINITY_F32 = __builtin_bit_cast(float, 0x7F800000);
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 constexpr int THREADS = WARPS * 32;
+constexpr int STEP_TOKENS = WARPS * TILE;               // a tile of each warp
 constexpr int BLOCKS = TILE / 16;                       // 16-token blocks a tile
 constexpr int ROWS = GROUP * Q_LEN;                     // query rows of one KV head
 constexpr int ROW_TILES = (ROWS + QUERY_TILE - 1) / QUERY_TILE;

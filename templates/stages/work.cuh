@@ -17,9 +17,8 @@ struct Work {
 struct Cut {
     int smallest, taper;
     __device__ __forceinline__ Cut(const DecodeParams& p, int steps) : taper(p.taper) {
-        constexpr int STEP = WARPS * TILE;
         const int wide = (int)p.max_splits - taper, even = (steps + wide - 1) / wide;
-        const int largest = max(even, ((int)p.min_split_tokens + STEP - 1) / STEP);
+        const int largest = max(even, ((int)p.min_split_tokens + STEP_TOKENS - 1) / STEP_TOKENS);
         smallest = max((largest + (1 << taper) - 1) >> taper, 1);
     }
     // Steps in the last `splits` splits.
@@ -40,7 +39,6 @@ __device__ __forceinline__ bool has_unseen(const Work& work, int token) {
 
 // False where the request is too short for this split.
 __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
-    constexpr int STEP = WARPS * TILE;
     work.head = blockIdx.x / ROW_TILES;
     work.row_tile = blockIdx.x % ROW_TILES;
     work.request = blockIdx.y;
@@ -52,11 +50,11 @@ __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
         work.window = min(p.window, (u32)work.kv_len);
         origin = first_visible(work, 0) / TILE * TILE;
     }
-    const int steps = (work.kv_len - origin + STEP - 1) / STEP;
+    const int steps = (work.kv_len - origin + STEP_TOKENS - 1) / STEP_TOKENS;
     const Cut cut(p, steps);
     work.splits = 1;
     while (cut.last(work.splits) < steps) work.splits++;
-    work.begin = origin + max(steps - cut.last(work.split + 1), 0) * STEP;
-    work.end = min(origin + (steps - cut.last(work.split)) * STEP, work.kv_len);
+    work.begin = origin + max(steps - cut.last(work.split + 1), 0) * STEP_TOKENS;
+    work.end = min(origin + (steps - cut.last(work.split)) * STEP_TOKENS, work.kv_len);
     return work.split < work.splits;
 }

@@ -122,7 +122,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("log-sum-exp to base 2", Wgmma, "stages/store.cuh", ["LN2 * (state.max", "(state.max"]),
     // Splits.
     in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["split < work.splits; split += WARPS", "split < work.splits - 1; split += WARPS"]),
-    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["- origin + STEP - 1) / STEP", "- origin) / STEP"]),
+    in_batch("a ragged end dropped", Place, "stages/work.cuh", ["- origin + STEP_TOKENS - 1) / STEP_TOKENS", "- origin) / STEP_TOKENS"]),
     Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - next) * q.scale[slot])", "1.0f"]) },
     in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["!= work.splits - 1", "!= work.splits"]),
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
