@@ -103,9 +103,9 @@ fn pages_of(tokens: u32) -> usize {
 }
 
 impl Engine {
-    fn device_cache(&self) -> DeviceCache<'_> {
+    fn device_cache(&self) -> DeviceCache {
         let base = at(&self.cache, &self.stream);
-        DeviceCache { base, layout: &self.host.layout, format: PROBLEM.kv_format }
+        DeviceCache::new(base, &self.host.layout, PROBLEM.kv_format)
     }
 
     fn new(folder: &str) -> Result<Self, Box<dyn Error>> {

@@ -69,7 +69,7 @@ fn launch(runtime: &Runtime, found: &Found, stream: &Arc<CudaStream>) -> Result<
     fn address<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> u64 {
         buffer.device_ptr(stream).0
     }
-    let cache = DeviceCache { base: address(&cache, stream), layout: &layout, format: MODEL.kv_format };
+    let cache = DeviceCache::new(address(&cache, stream), &layout, MODEL.kv_format);
     let row = 2 * i64::from(MODEL.head_dim);
     let params = cache.decode_params(DecodeParams {
         q: address(&q, stream),

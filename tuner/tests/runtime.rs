@@ -73,7 +73,7 @@ fn what_the_runtime_finds_computes_what_the_reference_does() {
         address
     };
     let of_i32 = |numbers: &[i32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
-    let device_cache = DeviceCache { base: hold(&cache.bytes), layout: &cache.layout, format: PROBLEM.kv_format };
+    let device_cache = DeviceCache::new(hold(&cache.bytes), &cache.layout, PROBLEM.kv_format);
     let row = 2 * 64i64;
     let out_bytes = 2 * q.len();
     let params = device_cache.decode_params(DecodeParams {

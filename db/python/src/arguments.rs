@@ -3,8 +3,8 @@
 use crate::answers::named;
 use crate::errors::call;
 use crate::tensor::{Element, Tensor};
-use nvkv_runtime::spec::abi::{AppendParams, DecodeParams};
-use nvkv_runtime::spec::{KvFormat, VScaleOrder};
+use nvkv_runtime::spec::layout::Strides;
+use nvkv_runtime::spec::{DeviceCache, DeviceTensor, KvFormat, VScaleOrder};
 use pyo3::prelude::*;
 
 /// A size as kernels take it.
@@ -152,45 +152,15 @@ fn same_shape(name: &str, tensor: &Tensor, expected: &[i64]) -> PyResult<()> {
     Err(call(format!("{name} has shape {:?}: beside this k_cache it must be {expected:?}", tensor.shape())))
 }
 
-/// The 16 cache fields that both parameter structs have under the same names.
-macro_rules! with_cache {
-    ($cache:expr, $struct:ident, $rest:expr) => {{
-        let cache = $cache;
-        let strides =
-            |tensor: &Tensor| [tensor.strides()[0], tensor.strides()[cache.head], tensor.strides()[cache.token]];
-        let of = |tensor: &Option<Tensor>| tensor.map_or((0, [0; 3]), |tensor| (tensor.address, strides(&tensor)));
-        let ((k_scales, ks), (v_scales, vs)) = (of(&cache.k_scales), of(&cache.v_scales));
-        let (k, v) = (strides(&cache.k), strides(&cache.v));
-        $struct {
-            k_data: cache.k.address,
-            k_scales,
-            v_data: cache.v.address,
-            v_scales,
-            k_data_page: k[0],
-            k_data_head: k[1],
-            k_data_token: k[2],
-            k_scales_page: ks[0],
-            k_scales_head: ks[1],
-            k_scales_token: ks[2],
-            v_data_page: v[0],
-            v_data_head: v[1],
-            v_data_token: v[2],
-            v_scales_page: vs[0],
-            v_scales_head: vs[1],
-            v_scales_token: vs[2],
-            ..$rest
-        }
-    }};
-}
-
 impl Cache {
-    /// `rest` with the cache fields of a decode call set.
-    pub fn decode_params(&self, rest: DecodeParams) -> DecodeParams {
-        with_cache!(self, DecodeParams, rest)
-    }
-
-    /// `rest` with the cache fields of an append call set.
-    pub fn append_params(&self, rest: AppendParams) -> AppendParams {
-        with_cache!(self, AppendParams, rest)
+    /// Its tensors as kernels take them.
+    pub fn on_device(&self) -> DeviceCache {
+        let of = |tensor: &Tensor| {
+            let [page, head, token] = [0, self.head, self.token].map(|axis| tensor.strides()[axis]);
+            DeviceTensor { address: tensor.address, strides: Strides { page, head, token } }
+        };
+        let scales = |tensor: &Option<Tensor>| tensor.as_ref().map_or(DeviceTensor::NONE, of);
+        let (k_scales, v_scales) = (scales(&self.k_scales), scales(&self.v_scales));
+        DeviceCache { k_data: of(&self.k), k_scales, v_data: of(&self.v), v_scales }
     }
 }

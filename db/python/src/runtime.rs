@@ -242,7 +242,7 @@ impl PyRuntime {
         };
         let (workspace, workspace_bytes) =
             if workspace == 0 { (scratch.workspace, scratch.bytes) } else { (workspace, workspace_bytes) };
-        let params = cache.decode_params(DecodeParams {
+        let params = cache.on_device().decode_params(DecodeParams {
             q: queries.address,
             out: output.address,
             lse,
@@ -328,7 +328,7 @@ impl PyRuntime {
             Some(_) => Scratch::default(),
             None => self.scratches.at_least(&self.runtime, (device, stream), 0)?,
         };
-        let params = cache.append_params(AppendParams {
+        let params = cache.on_device().append_params(AppendParams {
             k: new_k.address,
             v: new_v.address,
             slot_mapping: slots.address,

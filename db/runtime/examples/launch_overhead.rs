@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fn at<T>(buffer: &CudaSlice<T>, stream: &cudarc::driver::CudaStream) -> u64 {
         buffer.device_ptr(stream).0
     }
-    let cache = DeviceCache { base: at(&cache, &stream), layout: &layout, format: p.kv_format };
+    let cache = DeviceCache::new(at(&cache, &stream), &layout, p.kv_format);
     let head = 2 * i64::from(p.head_dim);
     let params = cache.decode_params(DecodeParams {
         q: at(&q, &stream),

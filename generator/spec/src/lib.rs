@@ -18,7 +18,7 @@ mod shape;
 mod target;
 mod variant;
 
-pub use device_cache::DeviceCache;
+pub use device_cache::{DeviceCache, DeviceTensor};
 pub use kernel_id::KernelId;
 pub use kv_format::{ElementFormat, KvFormat, VScaleOrder};
 pub use launch::{GRID_X, GRID_YZ, Launch};

@@ -59,8 +59,7 @@ impl AppendBench {
     pub(super) fn params(&self) -> AppendParams {
         let (heads, dim) = (i64::from(self.host.kv_heads), i64::from(self.problem.head_dim));
         let (token, head) = (2 * heads * dim, 2 * dim);
-        let cache =
-            DeviceCache { base: self.cache.address(), layout: &self.host.layout, format: self.problem.kv_format };
+        let cache = DeviceCache::new(self.cache.address(), &self.host.layout, self.problem.kv_format);
         cache.append_params(AppendParams {
             k: self.k.address(),
             v: self.v.address(),

@@ -98,7 +98,7 @@ impl DecodeBench {
         let (kv_token, kv_head) = row(self.kv_heads);
         let fused = p.append == AppendMode::Fused;
         let new_row = |i: usize| if fused { self.new_rows[i].address() } else { 0 };
-        let cache = DeviceCache { base: self.cache.address(), layout: &self.layout, format: p.kv_format };
+        let cache = DeviceCache::new(self.cache.address(), &self.layout, p.kv_format);
         cache.decode_params(DecodeParams {
             q: self.q.address(),
             out: self.out.address(),

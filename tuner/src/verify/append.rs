@@ -27,7 +27,7 @@ pub(super) fn run<E: Executor>(
     let slots = on.hold(&data.slots)?;
     let cache = Guarded::holding(on, "the cache", &data.cache.bytes)?;
     let status = Guarded::holding(on, "status", &[STATUS_BEFORE])?;
-    let device_cache = DeviceCache { base: cache.address(), layout: &data.cache.layout, format: problem.kv_format };
+    let device_cache = DeviceCache::new(cache.address(), &data.cache.layout, problem.kv_format);
     let params = device_cache.append_params(AppendParams {
         k: E::address(&k),
         v: E::address(&v),

@@ -101,7 +101,7 @@ impl<E: Executor> Outputs<E> {
 fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch) -> DecodeParams {
     let data = inputs.data;
     let new_row = |i: usize| inputs.new_rows.as_ref().map_or(0, |rows| E::address(&rows[i]));
-    let cache = DeviceCache { base: outputs.cache.address(), layout: &data.cache.layout, format: data.cache.format };
+    let cache = DeviceCache::new(outputs.cache.address(), &data.cache.layout, data.cache.format);
     cache.decode_params(DecodeParams {
         q: E::address(&inputs.q),
         out: outputs.out.address(),
