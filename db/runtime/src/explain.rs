@@ -1,7 +1,7 @@
 //! An answer in words: what serves a shape and why, what is near, and what would have to be tuned.
 
 use crate::bundle;
-use crate::find::{Choice, Trust, normal, windows_apart};
+use crate::find::{Choice, Trust, windows_apart};
 use crate::index::Row;
 use crate::runtime::Runtime;
 use nvkv_spec::{Launch, Lengths, Problem, Shape, SplitPolicy, Target};
@@ -60,7 +60,7 @@ pub struct Near {
 impl Runtime {
     /// Why [`Runtime::find`] answers as it does. Not for the hot path, and not counted.
     pub fn explain(&self, problem: &Problem, shape: &Shape) -> Explanation {
-        let problem = normal(problem);
+        let problem = problem.normal();
         let answer = self.choose(&problem, shape);
         let (tuned_for, entry) = self.serving(&problem).unzip();
         let apart = tuned_for.and_then(|tuned| windows_apart(tuned, &problem)).unwrap_or(0.0);

@@ -4,9 +4,7 @@ use crate::bundle::Kernel;
 use crate::index::{Row, Rows};
 use crate::runtime::{Entry, Runtime};
 use nvkv_spec::abi::COUNTER_BYTES;
-use nvkv_spec::{
-    DecodeProblem, GRID_X, GRID_YZ, Launch, Problem, Shape, SplitLaunch, SplitPolicy, Target, VScaleOrder, doublings,
-};
+use nvkv_spec::{DecodeProblem, GRID_X, GRID_YZ, Launch, Problem, Shape, SplitLaunch, SplitPolicy, Target, doublings};
 use serde::Serialize;
 
 /// How far a tuned shape may be from the one asked for, in doublings ([`Shape::distance`]): half a step each of two sizes
@@ -126,18 +124,6 @@ pub(crate) struct Choice {
     pub trust: Trust,
 }
 
-/// Caches without block scales have no order of scales: one spelling.
-pub(crate) fn normal(problem: &Problem) -> Problem {
-    let mut normal = *problem;
-    if problem.kv_format().v().scale_row_bytes(problem.head_dim()) == 0 {
-        match &mut normal {
-            Problem::Decode(p) => p.v_scale_order = VScaleOrder::Linear,
-            Problem::Append(p) => p.v_scale_order = VScaleOrder::Linear,
-        }
-    }
-    normal
-}
-
 /// Doublings between the windows of two problems that differ in nothing else; none where they do, or have no window.
 /// Kernels of such problems are the same code, each right at any window.
 pub(crate) fn windows_apart(a: &Problem, b: &Problem) -> Option<f64> {
@@ -175,7 +161,7 @@ impl Runtime {
     }
 
     pub(crate) fn choose(&self, problem: &Problem, shape: &Shape) -> Result<Choice, Miss> {
-        let problem = normal(problem);
+        let problem = problem.normal();
         let empty = match (&problem, *shape) {
             (Problem::Decode(_), Shape::Decode { batch, kv_heads, .. }) => batch == 0 || kv_heads == 0,
             (Problem::Append(_), Shape::Append { tokens, kv_heads }) => tokens == 0 || kv_heads == 0,

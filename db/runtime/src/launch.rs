@@ -118,7 +118,7 @@ impl Runtime {
         let _one_at_a_time = self.contexts.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let functions = self.contexts.of(context).unwrap_or_else(|| self.contexts.add(context, self.kernels.len()));
         let serving = |problem: &Problem| {
-            let found = self.serving(&crate::find::normal(problem));
+            let found = self.serving(&problem.normal());
             found.map(|(of, _)| of).ok_or(LoadError::NoKernel(*problem))
         };
         let served = problems.iter().map(serving).collect::<Result<Vec<_>, _>>()?;

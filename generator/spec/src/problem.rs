@@ -134,6 +134,17 @@ impl DecodeProblem {
 }
 
 impl Problem {
+    /// The same with one spelling: a cache whose values have no block scales has no order of them.
+    pub fn normal(mut self) -> Self {
+        if self.kv_format().v().scale_row_bytes(self.head_dim()) == 0 {
+            match &mut self {
+                Self::Decode(p) => p.v_scale_order = VScaleOrder::Linear,
+                Self::Append(p) => p.v_scale_order = VScaleOrder::Linear,
+            }
+        }
+        self
+    }
+
     /// [`DecodeProblem::seen`]; an append has no context, and sees what it is given.
     pub fn seen(&self, context: u32) -> u32 {
         match self {

@@ -4,7 +4,7 @@ use super::args::{BadArguments, Lists, Scope};
 use crate::pipeline::space::Case;
 use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, problems, shapes};
 use nvkv_runtime::{Asked, HISTOGRAM_SCHEMA, Histogram};
-use nvkv_spec::{Lengths, Operation, Problem, Shape, VScaleOrder};
+use nvkv_spec::{Lengths, Operation, Problem, Shape};
 use std::fs;
 use std::path::Path;
 
@@ -55,8 +55,8 @@ fn asked(file: &Path) -> Result<Vec<Case>, BadArguments> {
         )));
     }
     let mut counts: Vec<((Problem, Shape), u64)> = Vec::new();
-    for Asked { mut problem, shape, count, .. } in histogram.shapes {
-        drop_unused_order(&mut problem);
+    for Asked { problem, shape, count, .. } in histogram.shapes {
+        let problem = problem.normal();
         if let Err(why) = refuse_unknown(&problem, &shape) {
             eprintln!("note: left out, asked for {count} times: {why}");
             continue;
@@ -103,7 +103,25 @@ fn refuse_unknown(problem: &Problem, shape: &Shape) -> Result<(), String> {
 impl Lists {
     /// A file of shapes says all that the lists say.
     fn refuse_any(&self) -> Result<(), BadArguments> {
-        let Self { op, kv_format, numerics, head_dim, group, page_size, q_len, dtype, v_scale_order, .. } = self;
+        // Every list, so that a new one is not forgotten.
+        let Self {
+            op,
+            kv_format,
+            numerics,
+            head_dim,
+            group,
+            page_size,
+            q_len,
+            dtype,
+            v_scale_order,
+            window,
+            sinks,
+            soft_cap,
+            batch,
+            context,
+            lengths,
+            kv_heads,
+        } = self;
         let given = [
             op.len(),
             kv_format.len(),
@@ -114,9 +132,13 @@ impl Lists {
             q_len.len(),
             dtype.len(),
             v_scale_order.len(),
-            self.batch.len(),
-            self.context.len(),
-            usize::from(self.kv_heads.is_some()),
+            window.len(),
+            sinks.len(),
+            soft_cap.len(),
+            batch.len(),
+            context.len(),
+            lengths.len(),
+            usize::from(kv_heads.is_some()),
         ];
         match given.iter().sum() {
             0 => Ok(()),
@@ -161,8 +183,8 @@ impl Lists {
         replace(&mut found, &self.window, |p, v| decode(p, |d| d.window = v));
         replace(&mut found, &self.sinks, |p, v| decode(p, |d| d.sinks = v));
         replace(&mut found, &self.soft_cap, |p, v| decode(p, |d| d.soft_cap = v));
-        found.iter_mut().for_each(drop_unused_order);
-        unique(found)
+        // FP8 caches have no block scales, so the order means nothing: one spelling, one kernel.
+        unique(found.into_iter().map(Problem::normal).collect())
     }
 
     /// The listed shapes, or the preset's. An axis that is not listed keeps the preset's values.
@@ -231,13 +253,6 @@ fn decode(problem: &mut Problem, set: impl FnOnce(&mut nvkv_spec::DecodeProblem)
     }
 }
 
-/// FP8 caches have no block scales, so the order means nothing: one spelling, one kernel.
-fn drop_unused_order(problem: &mut Problem) {
-    if problem.kv_format().v().scale_row_bytes(problem.head_dim()) == 0 {
-        set!(problem, v_scale_order, VScaleOrder::Linear);
-    }
-}
-
 /// The values in order, each once.
 fn unique<T: PartialEq>(values: Vec<T>) -> Vec<T> {
     values.into_iter().fold(Vec::new(), |mut kept, value| {
@@ -292,8 +307,14 @@ mod tests {
         };
         let said = scope(Lists::default()).cases().unwrap_err().to_string();
         assert!(said.contains("none.json") && said.contains("shape_histogram()"), "{said}");
-        let said = scope(Lists { batch: vec![1], ..Lists::default() }).cases().unwrap_err().to_string();
-        assert!(said.contains("leave the lists out"), "{said}");
+        for lists in [
+            Lists { batch: vec![1], ..Lists::default() },
+            Lists { lengths: vec![Lengths::LogUniform], ..Lists::default() },
+            Lists { window: vec![Some(128)], ..Lists::default() },
+        ] {
+            let said = scope(lists).cases().unwrap_err().to_string();
+            assert!(said.contains("leave the lists out"), "{said}");
+        }
     }
 
     #[test]
