@@ -8,8 +8,8 @@ use nvkv_tuner::verify::{AppendCase, DecodeCase, Prepared, Work, emulate};
 
 /// Runs of each kernel; the fastest counts, since other work on the machine only slows.
 const RUNS: usize = 5;
-/// Launches of a run. The first decodes the kernel too, as that of any verification does.
-const LAUNCHES: usize = 5;
+/// Launches of a run, about as many as verifying a kernel takes. The first decodes the kernel too, on one core.
+const LAUNCHES: usize = 20;
 
 /// The first feasible variant whose keys go by `mma`.
 fn variant_with(problem: &Problem, target: Target, mma: Mma) -> Variant {

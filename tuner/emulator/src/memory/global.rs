@@ -196,11 +196,12 @@ impl Memory {
         hint: &mut Cursor,
     ) -> Result<u64, FaultKind> {
         let mut unchecked = Cursor { allocation: hint.allocation, view: None };
-        let old = self.replace(address, bytes, f, &mut unchecked)?;
+        let replace = || self.replace(address, bytes, f, &mut unchecked);
+        let old = match &hint.view {
+            Some(view) => self.releases.meet(address, view, replace),
+            None => replace(),
+        }?;
         hint.allocation = unchecked.allocation;
-        if let Some(view) = &hint.view {
-            self.releases.meet(address, view);
-        }
         Ok(old)
     }
 

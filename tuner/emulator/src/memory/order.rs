@@ -83,9 +83,10 @@ impl Releases {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// A block's atomic operation.
-    pub fn meet(&self, address: u64, view: &BlockView) {
+    /// A block's atomic operation, which is `replace`. Both are one step: who sees what it wrote has seen what it releases.
+    pub fn meet<T>(&self, address: u64, view: &BlockView, replace: impl FnOnce() -> T) -> T {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = replace();
         let mut seen = view.seen.borrow_mut();
         if let Some(released) = all.get(&address) {
             for (&block, &epoch) in released {
@@ -98,6 +99,7 @@ impl Releases {
             released.extend(seen.iter());
             released.insert(block_of(view.mark.get()), view.fenced.get());
         }
+        old
     }
 }
 
@@ -182,5 +184,38 @@ impl Cursor {
         if let Some(view) = &self.view {
             view.fence();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn who_sees_a_ticket_taken_sees_what_was_released() {
+        let (releases, word) = (Releases::default(), AtomicU64::new(0));
+        let take = |view: &BlockView, pause: Duration| {
+            releases.meet(8, view, || {
+                let ticket = word.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(pause);
+                ticket
+            })
+        };
+        let view = |block| BlockView::new(1, [2, 1, 1], [block, 0, 0]).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                while word.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                let view = view(1);
+                assert_eq!(take(&view, Duration::ZERO), 1);
+                !view.seen.borrow().is_empty()
+            });
+            let first = view(0);
+            first.fence();
+            assert_eq!(take(&first, Duration::from_millis(20)), 0);
+            assert!(second.join().unwrap(), "the second saw the ticket, not the release");
+        });
     }
 }
