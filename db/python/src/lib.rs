@@ -1,10 +1,11 @@
-//! The runtime for Python. Tensors of any library: PyTorch's by their attributes, others by
-//! `__cuda_array_interface__` or DLPack; nothing is imported that the caller did not import.
+//! The runtime for Python. Tensors of any library, by DLPack's C exchange, PyTorch's attributes,
+//! `__cuda_array_interface__` or DLPack's capsules; nothing is imported that the caller did not import.
 
 mod answers;
 mod arguments;
 mod device;
 mod errors;
+mod exchange;
 mod runtime;
 mod tensor;
 

@@ -5,6 +5,7 @@ use crate::answers::{PyFound, PyProblem, named, not_empty};
 use crate::arguments::{Cache, Rows, new_rows, size};
 use crate::device::{Scratch, Scratches, use_device};
 use crate::errors::{self, call};
+use crate::exchange::Exchange;
 use crate::tensor::{Element, Tensor, torch};
 use nvkv_runtime::spec::abi::{AppendParams, DecodeParams};
 use nvkv_runtime::spec::{AppendMode, AppendProblem, DecodeProblem, Dtype, Numerics, Problem, Shape};
@@ -385,9 +386,14 @@ fn like<'py>(q: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// PyTorch's current stream where it is there, else the default stream.
+/// The current stream of the tensor's library, or PyTorch's where it is there, else the default stream.
 fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<usize> {
     let py = tensor.py();
+    if let Some(exchange) = Exchange::of(tensor)?
+        && let Some(stream) = exchange.current_stream(py, device)?
+    {
+        return Ok(stream);
+    }
     let Some(torch) = torch(py)? else { return Ok(0) };
     // What `torch.cuda.current_stream(device).cuda_stream` gives, without making a stream object a call.
     if let Some(raw) = torch.getattr(intern!(py, "_C"))?.getattr_opt(intern!(py, "_cuda_getCurrentRawStream"))? {

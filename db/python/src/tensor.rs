@@ -2,12 +2,14 @@
 #![allow(unsafe_code)] // reads the struct that a DLPack capsule points to
 
 use crate::errors::call;
+use crate::exchange::Exchange;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict, PyTuple, PyType};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
 use std::sync::{PoisonError, RwLock};
 
 /// Axes that any tensor here has at most.
@@ -61,8 +63,8 @@ impl Element {
         })
     }
 
-    /// By DLPack's code (0 int, 1 uint, 2 float, 4 bfloat, 10 and up narrow floats) and bits.
-    fn of_dlpack(code: u8, bits: u8) -> Option<Self> {
+    /// By DLPack's code (0 int, 1 uint, 2 float, 4 bfloat, 7 and up narrow floats) and bits, those of all its lanes.
+    fn of_dlpack(code: u8, bits: u32) -> Option<Self> {
         Some(match (code, bits) {
             (2, 16) => Self::F16,
             (4, 16) => Self::Bf16,
@@ -92,6 +94,9 @@ impl Tensor {
     /// Reads `object`; `name` is for errors.
     pub fn of(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
+        if let Some(exchange) = Exchange::of(object)? {
+            return exchange.with(object, |dl| of_dl(name, dl))?;
+        }
         if is_torch(object)? {
             return of_torch(name, object);
         }
@@ -253,7 +258,7 @@ fn of_array_interface(name: &str, interface: &Bound<'_, PyAny>) -> PyResult<Tens
 
 /// `DLTensor` of dlpack.h, the start of `DLManagedTensor`: the same since its first version.
 #[repr(C)]
-struct DlTensor {
+pub struct DlTensor {
     data: *mut c_void,
     device_type: i32,
     device_id: i32,
@@ -264,6 +269,15 @@ struct DlTensor {
     shape: *const i64,
     strides: *const i64,
     byte_offset: u64,
+}
+
+impl Default for DlTensor {
+    /// No tensor: on no device, without axes.
+    fn default() -> Self {
+        let (device_type, device_id, axes, code, bits, lanes, byte_offset) = (0, 0, 0, 0, 0, 0, 0);
+        let (data, shape, strides) = (null_mut(), null(), null());
+        Self { data, device_type, device_id, axes, code, bits, lanes, shape, strides, byte_offset }
+    }
 }
 
 /// `kDLCUDA`, `kDLCUDAManaged`.
@@ -277,14 +291,18 @@ fn of_dlpack(name: &str, export: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let pointer = capsule.cast::<PyCapsule>()?.pointer_checked(Some(c"dltensor"))?.cast::<DlTensor>();
     // SAFETY: a capsule of that name holds a `DLManagedTensor`, which lives as long as the capsule is not consumed, and
     // begins with a `DLTensor`. The tensor itself is kept alive by the caller's argument.
-    let dl = unsafe { pointer.as_ref() };
+    of_dl(name, unsafe { pointer.as_ref() })
+}
+
+fn of_dl(name: &str, dl: &DlTensor) -> PyResult<Tensor> {
     if !CUDA_DEVICES.contains(&dl.device_type) {
         return Err(call(format!("{name} is on no CUDA device: move it to the GPU")));
     }
-    let element = Element::of_dlpack(dl.code, dl.bits).filter(|_| dl.lanes == 1);
-    let element = element.ok_or_else(|| unknown(name, &format!("DLPack {}/{}", dl.code, dl.bits)))?;
+    // Two lanes of 4 bits are a byte of packed codes.
+    let element = Element::of_dlpack(dl.code, u32::from(dl.bits) * u32::from(dl.lanes));
+    let element = element.ok_or_else(|| unknown(name, &format!("DLPack {}/{}x{}", dl.code, dl.bits, dl.lanes)))?;
     let axes = dl.axes.max(0) as usize;
-    // SAFETY: so many numbers by the specification; strides may be null, which means dense.
+    // SAFETY: so many numbers by the specification; null strides mean dense.
     let list = |at: *const i64| (!at.is_null()).then(|| unsafe { std::slice::from_raw_parts(at, axes) });
     let address = dl.data as u64 + dl.byte_offset;
     let shape = list(dl.shape).unwrap_or_default();

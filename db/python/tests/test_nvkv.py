@@ -39,17 +39,72 @@ class DLTensor(ctypes.Structure):
     ]
 
 
+TENSOR, EXCHANGE = b"dltensor", b"dlpack_exchange_api"
+
+
+def capsule(struct, name):
+    """A capsule of that name around a ctypes structure; both must outlive it."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.addressof(struct), name, None)
+
+
 class Exported:
     """A tensor at a made-up address, through DLPack."""
 
-    def __init__(self, shape, code, bits, device_type=2, address=1 << 20):
+    def __init__(self, shape, code, bits, device_type=2, address=1 << 20, lanes=1):
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
-        self.tensor = DLTensor(address, device_type, 0, len(shape), code, bits, 1, self.shape, None, 0)
+        self.tensor = DLTensor(address, device_type, 0, len(shape), code, bits, lanes, self.shape, None, 0)
 
     def __dlpack__(self, stream=None):
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+        return capsule(self.tensor, TENSOR)
+
+
+FROM_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+WORK_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
+class ExchangeTable(ctypes.Structure):
+    """`DLPackExchangeAPI` of dlpack.h 1.3."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("managed", ctypes.c_void_p * 3),
+        ("tensor_from_object", FROM_OBJECT),
+        ("current_work_stream", WORK_STREAM),
+    ]
+
+
+class Exchanged(Exported):
+    """The same through the C exchange, with a capsule that nobody may ask for."""
+
+    asked = []
+
+    def __dlpack__(self, stream=None):
+        raise AssertionError("the C exchange comes first")
+
+    @FROM_OBJECT
+    def tensor_from_object(self, into):
+        into[0] = self.tensor
+        return 0
+
+    @WORK_STREAM
+    def current_work_stream(device_type, device, into):
+        Exchanged.asked.append((device_type, device))
+        into[0] = 77
+        return 0
+
+    table = ExchangeTable(1, 3, None, (ctypes.c_void_p * 3)(), tensor_from_object, current_work_stream)
+    __dlpack_c_exchange_api__ = capsule(table, EXCHANGE)
+
+
+class OfTomorrow(Exchanged):
+    """A library with a table of version 2 before that of version 1."""
+
+    newer = ExchangeTable(2, 0, ctypes.addressof(Exchanged.table))
+    __dlpack_c_exchange_api__ = capsule(newer, EXCHANGE)
 
 
 def call(**changed):
@@ -178,6 +233,17 @@ class Calls(unittest.TestCase):
             v_scales=Array((64, 8, 16, 8), "|u1", (1 << 20) + 17408, scale_strides),
         )
         self.reaches_the_device(q=Exported((4, 1, 64, 128), 4, 16), out=Exported((4, 1, 64, 128), 4, 16))
+
+    def test_tensors_come_through_the_c_exchange(self):
+        for kind in (Exchanged, OfTomorrow):
+            Exchanged.asked.clear()
+            q, out = kind((4, 64, 128), 4, 16), kind((4, 64, 128), 4, 16)
+            # Packed codes as a type of their own: two lanes of 4 bits.
+            self.reaches_the_device(q=q, out=out, k_cache=kind((64, 8, 16, 64), 17, 4, lanes=2))
+            self.assertEqual(Exchanged.asked, [(2, 0)], "the stream of q's device")
+            self.refused("q is on no CUDA device", q=kind((4, 64, 128), 4, 16, device_type=1))
+            self.refused("which nothing here takes", q=kind((4, 64, 128), 4, 16, lanes=3))
+            self.refused("q has head dim 64, not 128", q=kind((4, 64, 64), 4, 16))
 
     def test_sinks_window_and_soft_cap_are_taken_and_checked(self):
         sinks = Array((64,), "<f4")
