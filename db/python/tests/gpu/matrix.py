@@ -10,6 +10,7 @@ call takes on the host is measured.
 import argparse
 import json
 import math
+import re
 import statistics
 import sys
 import time
@@ -23,13 +24,18 @@ Q_SCALE, K_SCALE, V_SCALE = 0.02, 0.4, 0.7
 LENGTHS = [1, 15, 16, 17, 64, 333, 1000, 0]
 
 
+KEY = re.compile(
+    r"(?P<op>[a-z]+)-(?P<kv_format>[^-]+)(-(?P<numerics>fp8|exact))?-d(?P<d>\d+)(-g(?P<g>\d+)-q(?P<q>\d+))?-p(?P<p>\d+)"
+    r"-(?P<dtype>bf16|f16)-(?P<v_scale_order>linear|interleaved4)(-w(?P<window>\d+))?(?P<sinks>-sinks)?(?P<cap>-cap)?"
+)
+
+
 def fields(problem):
     """The fields of a problem, from its key."""
-    parts = problem.key.split("-")
-    named = dict(op=parts[0], kv_format=parts[1], v_scale_order=parts[-1], dtype=parts[-2])
-    named |= {name: int(part[1:]) for part in parts[2:-2] for name in "dgqp" if part[0] == name and part[1:].isdigit()}
-    named["numerics"] = parts[2] if parts[2] in ("fp8", "exact") else None
-    return named
+    named = KEY.fullmatch(problem.key).groupdict()
+    named |= {name: int(named[name]) for name in ("d", "g", "q", "p", "window") if named[name]}
+    named["k_format"], *rest = named["kv_format"].split("+")
+    return named | {"v_format": rest[0] if rest else named["k_format"]}
 
 
 def e4m3(x):
@@ -43,7 +49,7 @@ class Cache:
     def __init__(self, f, pages, kv_heads, arrangement):
         self.f, self.pages, self.kv_heads = f, pages, kv_heads
         page, dim = f["p"], f["d"]
-        rows = [dim // 2, dim // 16] * 2 if f["kv_format"] == "nvfp4" else [dim, 0] * 2
+        rows = [row for which in "kv" for row in ([dim // 2, dim // 16] if f[f"{which}_format"] == "nvfp4" else [dim, 0])]
         self.layout = "NHD" if arrangement == "NHD" else "HND"
         if arrangement == "one_block":
             block = torch.zeros(pages, kv_heads * page * sum(rows), dtype=torch.uint8, device="cuda")
@@ -59,7 +65,7 @@ class Cache:
             if row == dim // 16:
                 # E4M3 of 2^-6 and up: normal scales, as caches have.
                 view.copy_(torch.randint(0x20, 0x40, view.shape, dtype=torch.uint8, device="cuda"))
-            elif f["kv_format"] == "nvfp4":
+            elif row == dim // 2:
                 view.copy_(torch.randint(0, 256, view.shape, dtype=torch.uint8, device="cuda"))
             else:
                 view.copy_(torch.randn(view.shape, device="cuda").to(torch.float8_e4m3fn).view(torch.uint8))
@@ -87,7 +93,7 @@ class Cache:
         f = self.f
         data, scales = (self.k, self.k_scales) if which == "k" else (self.v, self.v_scales)
         hnd = lambda t: t[pages].transpose(1, 2) if self.layout == "NHD" else t[pages]
-        if f["kv_format"] == "fp8_e4m3":
+        if f[f"{which}_format"] == "fp8_e4m3":
             x = hnd(data).contiguous().view(torch.float8_e4m3fn).double()
         else:
             packed = hnd(data)
@@ -101,14 +107,25 @@ class Cache:
         return x.transpose(0, 1).flatten(1, 2)
 
 
-def expected(f, cache, q, table, lengths):
+def features(f, heads):
+    """Arguments for what the problem has beyond plain attention: window, a sink each head, soft cap."""
+    chosen = {"window": f["window"]} if f["window"] else {}
+    if f["sinks"]:
+        chosen["sinks"] = torch.randn(heads, device="cuda")
+    if f["cap"]:
+        chosen["soft_cap"] = 2.0  # scores here are about 1
+    return chosen
+
+
+def expected(f, cache, q, table, lengths, window=None, sinks=None, soft_cap=None):
     """Dense attention in float64: output `[batch * q_len, Hq, D]` and log-sum-exp."""
     heads, dim, q_len = cache.kv_heads, f["d"], f["q"]
     q = q.double()
     if f["numerics"] == "fp8":
         q = e4m3((q.float() / Q_SCALE)) * Q_SCALE
     out = torch.zeros(q.shape, dtype=torch.float64, device="cuda")
-    lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float64, device="cuda")
+    sink = torch.full(q.shape[1:2], -math.inf, device="cuda") if sinks is None else sinks
+    lse = sink.double().expand(q.shape[:2]).clone()
     for request, length in enumerate(lengths):
         pages = table[request, : -(-length // f["p"])].long()
         if length == 0:
@@ -118,10 +135,13 @@ def expected(f, cache, q, table, lengths):
             visible = length - (q_len - 1 - i)
             if visible <= 0:
                 continue
-            row = request * q_len + i
-            scores = q[row].view(heads, -1, dim) @ (k[:, :visible] * K_SCALE).transpose(1, 2) / math.sqrt(dim)
-            out[row] = (scores.softmax(-1) @ (v[:, :visible] * V_SCALE)).reshape(-1, dim)
-            lse[row] = scores.logsumexp(-1).flatten()
+            row, seen = request * q_len + i, slice(max(0, visible - window) if window else 0, visible)
+            scores = q[row].view(heads, -1, dim) @ (k[:, seen] * K_SCALE).transpose(1, 2) / math.sqrt(dim)
+            if soft_cap is not None:
+                scores = soft_cap * (scores / soft_cap).tanh()
+            lse[row] = scores.logsumexp(-1).flatten().logaddexp(lse[row])
+            weights = (scores - lse[row].view(heads, -1, 1)).exp()
+            out[row] = (weights @ (v[:, seen] * V_SCALE)).reshape(-1, dim)
     return out, lse
 
 
@@ -156,8 +176,9 @@ def check(runtime, f, arrangement, kv_heads=2):
     new = {}
     if f["op"] == "fused":
         new = {name: torch.randn(tokens, kv_heads, f["d"], dtype=dtype, device="cuda") for name in "kv"}
-    out = runtime.decode(q, *cache.tensors(), table, kv_len, lse=lse, **new, **common(f, cache))
-    want, want_lse = expected(f, cache, q, table, lengths)
+    extra = features(f, heads)
+    out = runtime.decode(q, *cache.tensors(), table, kv_len, lse=lse, **new, **extra, **common(f, cache))
+    want, want_lse = expected(f, cache, q, table, lengths, **extra)
     error = error_of(out, want)
     assert error < TOLERANCE[dtype], f"relative error {error:.2e}"
     finite = want_lse.isfinite()
@@ -316,16 +337,16 @@ def main():
 
     for problem, f in problems:
         for arrangement in ("HND", "NHD", "one_block"):
-            if arrangement == "NHD" and f["v_scale_order"] == "interleaved4" and f["kv_format"] == "nvfp4":
+            if arrangement == "NHD" and f["v_scale_order"] == "interleaved4" and f["v_format"] == "nvfp4":
                 continue  # no such cache: interleaved scales are dense in a head's page
             checked = check_append if f["op"] == "append" else check
             run(f"{problem.key} {arrangement}", lambda: checked(runtime, f, arrangement))
     for problem, f in problems:
-        if f["op"] == "fused":
+        if f["op"] == "fused" and not features(f, 1):
             run(f"replay of {problem.key}", lambda: replay(runtime, f, arguments.steps))
             break
     for problem, f in problems:
-        if (f["op"], f["kv_format"], f["d"]) == ("decode", "nvfp4", 128):
+        if (f["op"], f["kv_format"], f["d"]) == ("decode", "nvfp4", 128) and not features(f, 1):
             run(f"host µs a call of {problem.key}", lambda: round(overhead(runtime, f), 2))
             break
     try:
@@ -334,8 +355,8 @@ def main():
         print("FlashInfer cannot be imported: not compared")
     else:
         for problem, f in problems:
-            theirs = (f["op"], f["kv_format"], f["d"], f.get("q"), f["dtype"], f["v_scale_order"])
-            if theirs == ("decode", "nvfp4", 128, 1, "bf16", "linear"):
+            theirs = (f["op"], f["kv_format"], f["d"], f["q"], f["dtype"], f["v_scale_order"])
+            if theirs == ("decode", "nvfp4", 128, 1, "bf16", "linear") and not features(f, 1):
                 run(f"difference from FlashInfer of {problem.key}", lambda: against_flashinfer(runtime, f))
     if arguments.out:
         json.dump(results, open(arguments.out, "w"), indent=1)
