@@ -2,10 +2,12 @@
 # make test       set-up, every test that needs no GPU, formatting, lints
 # make test-gpu   the tests that need a GPU; without one they fail
 # make wheel      the Python wheel, into target/wheels
-# make toolchain  only the pinned CUDA compiler, into .toolchain/
+# make toolchain  only the pinned CUDA compiler (and a disassembler for the tests), into .toolchain/
 
 NVRTC     := nvidia-cuda-nvrtc==13.0.*
-TOOLCHAIN := .toolchain/nvrtc-13.0.stamp
+# The oldest wheel of it there is; it reads what older compilers make.
+NVDISASM  := nvidia-cuda-nvdisasm==13.2.*
+TOOLCHAIN := .toolchain/cuda-13.0.stamp
 TUNE      := target/release/nvkv-tune
 PYTHON    := target/python
 MATURIN   := $(PYTHON)/maturin.stamp
@@ -55,7 +57,7 @@ $(TOOLCHAIN):
 	  { echo "make toolchain needs python3 with pip: install them, or set NVKV_NVRTC to a folder with libnvrtc.so.13" >&2; exit 1; }
 	rm -rf .toolchain && mkdir .toolchain
 	python3 -m pip install $(PIP_QUIET) --no-deps --only-binary :all: \
-	  --target .toolchain '$(NVRTC)'
+	  --target .toolchain '$(NVRTC)' '$(NVDISASM)'
 	touch $@
 
 fmt-check:

@@ -1,10 +1,16 @@
-//! Every path of every operation compiles for every target, without a GPU.
+//! Every path of every operation compiles for every target, without a GPU, to the instructions that it is meant to have.
 
 use nvkv_generator::{Preset, feasible, problems, render, variants};
-use nvkv_spec::{DecodeProblem, KernelId, KvFormat, Operands, Operation, Problem, Target, Variant};
-use nvkv_tuner::gpu::{self, Nvrtc};
+use nvkv_spec::{
+    self as spec, DecodeProblem, Dequant, ElementFormat, KernelId, KvFormat, Mma, Operands, Operation, Problem,
+    Staging, Target, Variant,
+};
+use nvkv_tuner::gpu::{self, Binary, Nvrtc};
 use rayon::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
 
 /// The quick problems, and one with every feature for each numerics class: eight query rows, operands swapped. And one
 /// of sixteen for each class: straight.
@@ -49,8 +55,77 @@ fn smallest(problem: &Problem, operands: Operands, target: Target) -> Vec<Varian
     all
 }
 
+/// Instructions of a cubin by opcode with its modifiers, such as `QGMMA.64x8x32.F32.E4M3.E4M3`.
+fn instructions(cubin: &[u8]) -> Result<BTreeMap<String, usize>, String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.toolchain/nvidia/cu13/bin/nvdisasm");
+    let program = if own.exists() { own } else { "nvdisasm".into() };
+    let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    file.write_all(cubin).map_err(|error| error.to_string())?;
+    let said = Command::new(&program).arg("-c").arg(file.path()).output();
+    let said = said.map_err(|error| format!("{}: {error} (`make toolchain` fetches it)", program.display()))?;
+    if !said.status.success() {
+        return Err(String::from_utf8_lossy(&said.stderr).into_owned());
+    }
+    let mut counts = BTreeMap::new();
+    for line in String::from_utf8_lossy(&said.stdout).lines() {
+        // `/*0110*/  @!P0 IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;`
+        let Some((_, text)) = line.split_once("*/") else { continue };
+        let mut words = text.split_whitespace().skip_while(|word| word.starts_with('@'));
+        if let Some(opcode) = words.next().filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase())) {
+            *counts.entry(opcode.trim_end_matches(';').into()).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// What a kernel must have and must not have, as starts of opcodes.
+struct Meant {
+    with: Vec<&'static str>,
+    without: Vec<&'static str>,
+}
+
+/// What the axes of a variant stand for in machine code, on every target alike: where an instruction is not native, the
+/// path is not feasible.
+fn meant(problem: &Problem, variant: &Variant) -> Meant {
+    // No kernel spills, or indexes registers.
+    let mut meant = Meant { with: vec![], without: vec!["LDL", "STL"] };
+    let mut expect = |opcode, is_meant| if is_meant { meant.with.push(opcode) } else { meant.without.push(opcode) };
+    match (problem, variant) {
+        (Problem::Decode(p), Variant::Decode(v)) => {
+            let converts =
+                |path: spec::Path, format| path.dequant == Dequant::Convert && format == ElementFormat::Nvfp4;
+            expect("QGMMA", v.k_path.mma == Mma::Wgmma);
+            expect("QMMA", v.k_path.mma == Mma::E4m3);
+            expect("HMMA.16816.F32", v.v_path.mma == Mma::F16);
+            expect("F2FP.F16.E2M1.UNPACK", converts(v.k_path, p.kv_format.k()) || converts(v.v_path, p.kv_format.v()));
+            expect("LDGSTS", v.staging != Staging::Registers);
+            expect("MUFU.EX2", true);
+        }
+        _ => expect("F2FP.SATFINITE.E4M3", true),
+    }
+    meant
+}
+
+/// What is missing of what was meant, and what is too many.
+fn unmeant(meant: &Meant, found: &BTreeMap<String, usize>) -> Vec<String> {
+    let count =
+        |start: &str| found.iter().filter(|(opcode, _)| opcode.starts_with(start)).map(|(_, n)| n).sum::<usize>();
+    let missing = meant.with.iter().filter(|start| count(start) == 0).map(|start| format!("no {start}"));
+    let extra = meant.without.iter().filter(|start| count(start) > 0).map(|s| format!("{} {s}", count(s)));
+    missing.chain(extra).collect()
+}
+
+fn check(binary: &Binary, meant: &Meant) -> Result<(), String> {
+    if binary.facts.registers == 0 || binary.facts.instructions == 0 {
+        return Err(format!("facts {:?}", binary.facts));
+    }
+    let found = instructions(&binary.cubin)?;
+    let unmeant = unmeant(meant, &found);
+    if unmeant.is_empty() { Ok(()) } else { Err(format!("{} of {found:?}", unmeant.join(", "))) }
+}
+
 #[test]
-fn every_path_compiles_for_every_target() {
+fn every_path_compiles_for_every_target_to_what_was_meant() {
     let nvrtc = Nvrtc::load().expect("NVRTC: `make toolchain` fetches it");
     let mut jobs = Vec::new();
     for &target in Target::ALL {
@@ -63,11 +138,10 @@ fn every_path_compiles_for_every_target() {
         .filter_map(|(target, problem, variant)| {
             let id = KernelId::new(problem, variant);
             let source = render(problem, variant, *target).expect("templates render");
-            match gpu::compile(&nvrtc, &source.text, target.name(), &id.symbol()) {
-                Ok(binary) if binary.facts.registers > 0 && binary.facts.instructions > 0 => None,
-                Ok(binary) => Some(format!("{id} for {target}: facts {:?}", binary.facts)),
-                Err(error) => Some(format!("{id} for {target}: {error}")),
-            }
+            let compiled =
+                gpu::compile(&nvrtc, &source.text, target.name(), &id.symbol()).map_err(|error| error.to_string());
+            let checked = compiled.and_then(|binary| check(&binary, &meant(problem, variant)));
+            checked.err().map(|why| format!("{id} for {target}: {why}"))
         })
         .collect();
     assert!(jobs.len() > 7 * 10, "{} kernels", jobs.len());
