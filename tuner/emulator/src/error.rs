@@ -243,6 +243,12 @@ pub enum FaultKind {
         /// The barrier at which it waits.
         other_barrier: u32,
     },
+    /// A barrier that no block has.
+    #[error("barrier {0}: a block has 0 to 15")]
+    BarrierNumber(u32),
+    /// Lanes of one warp that name different barriers, or different numbers of threads.
+    #[error("lanes of the warp name different barriers, or different numbers of threads")]
+    BarrierLanes,
     /// Two warps name different numbers of threads for one barrier.
     #[error("barrier {barrier} of {threads} threads, of {others} for those who came before")]
     BarrierThreads {

@@ -91,7 +91,7 @@ impl Memory {
         let index = self.allocations.partition_point(|a| a.base <= address).checked_sub(1).ok_or(outside.clone())?;
         let allocation = &self.allocations[index];
         let offset = address - allocation.base;
-        if offset + bytes as u64 <= allocation.bytes { Ok((allocation, offset)) } else { Err(outside) }
+        if offset.saturating_add(bytes as u64) <= allocation.bytes { Ok((allocation, offset)) } else { Err(outside) }
     }
 
     /// A launch begins, ordered after all that came before; its number.
