@@ -180,6 +180,12 @@ pub enum FaultKind {
         /// Whether the other access wrote.
         other_wrote: bool,
     },
+    /// A read through the cache of constants (`ld.global.nc`) of what the launch itself wrote.
+    #[error("reads global address {address:#x} with `.nc`, where this launch wrote: it need not see that")]
+    ConstantWritten {
+        /// First byte of the read.
+        address: u64,
+    },
     /// A byte that an asynchronous copy may still write.
     #[error("touches shared address {address:#x} while an asynchronous copy of {other} to it is not waited for")]
     AsyncPending {

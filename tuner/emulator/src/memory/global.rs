@@ -138,6 +138,18 @@ impl Memory {
         }
     }
 
+    /// The same for bytes that must not change during the launch, as they may come from a cache that sees no stores.
+    pub(crate) fn load_constant(&self, address: u64, bytes: u32, hint: &mut Cursor) -> Result<u128, FaultKind> {
+        let (allocation, offset) = self.find(address, bytes, hint)?;
+        let mut words = offset / 4..(offset + u64::from(bytes)).div_ceil(4);
+        if let Some(view) = &hint.view
+            && words.any(|word| allocation.marks.is_new(word as usize, view))
+        {
+            return Err(FaultKind::ConstantWritten { address });
+        }
+        self.load(address, bytes, hint)
+    }
+
     /// Writes up to 16 bytes.
     pub(crate) fn store(&self, address: u64, bytes: u32, value: u128, hint: &mut Cursor) -> Result<(), FaultKind> {
         let (allocation, offset) = self.find(address, bytes, hint)?;
@@ -186,8 +198,8 @@ impl Memory {
         self.host_range(address, bytes as usize).map(|_| ()).map_err(|_| outside)
     }
 
-    /// Replaces 2, 4 or 8 bytes by `f` of them in one step; the old bytes. Atomic operations do not race, with
-    /// one another or with others: they are what orders.
+    /// Replaces 2, 4 or 8 bytes by `f` of them in one step; the old bytes. Atomic operations do not race with one
+    /// another, nor with what comes after: they are what orders. What another block stored before must be ordered.
     pub(crate) fn update(
         &self,
         address: u64,
@@ -200,6 +212,9 @@ impl Memory {
         hint.allocation = unchecked.allocation;
         if let Some(view) = &hint.view {
             self.releases.meet(address, view);
+            let (allocation, offset) = self.find(address, bytes, &mut unchecked)?;
+            let words = offset / 4..(offset + u64::from(bytes)).div_ceil(4);
+            words.into_iter().try_for_each(|word| allocation.marks.update(word as usize, address, view))?;
         }
         Ok(old)
     }
