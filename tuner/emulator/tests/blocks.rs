@@ -16,11 +16,6 @@ fn outcome(body: &str) -> Result<Vec<u32>, FaultKind> {
     }
 }
 
-/// The same with the blocks one after another, so that block 0 comes first.
-fn outcome_of_one_thread(body: &str) -> Result<Vec<u32>, FaultKind> {
-    rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(|| outcome(body))
-}
-
 fn is_race(outcome: &Result<Vec<u32>, FaultKind>) -> bool {
     matches!(outcome, Err(FaultKind::BlockRace { .. }))
 }
@@ -51,7 +46,10 @@ fn a_counter_that_one_block_sets_while_all_count() {
     // No block waits for block 0: some count before it sets the counter.
     let sets = "setp.eq.u32 %p2, %r4, 0; and.pred %p2, %p2, %p1; @%p2 st.global.u32 [%rd0+8], 1000;";
     let count = "atom.global.add.u32 %r7, [%rd0+8], 1;";
-    assert!(is_race(&outcome_of_one_thread(&format!("{SETUP} {sets} {count}"))));
+    let body = format!("{SETUP} {sets} {count}");
+    // On one host thread block 0 comes first.
+    let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    assert!(is_race(&one_thread.install(|| outcome(&body))));
     // The last one sets it back for the next launch.
     let back = format!(
         "{SETUP} @!%p1 bra END; {count} setp.eq.u32 %p2, %r7, {}; @%p2 st.global.u32 [%rd0+8], 0; END:",
