@@ -180,6 +180,12 @@ pub enum FaultKind {
         /// Whether the other access wrote.
         other_wrote: bool,
     },
+    /// A read through the cache of constants (`ld.global.nc`) of what the launch itself wrote.
+    #[error("reads global address {address:#x} with `.nc`, where this launch wrote: it need not see that")]
+    ConstantWritten {
+        /// First byte of the read.
+        address: u64,
+    },
     /// A byte that an asynchronous copy may still write.
     #[error("touches shared address {address:#x} while an asynchronous copy of {other} to it is not waited for")]
     AsyncPending {
@@ -243,6 +249,12 @@ pub enum FaultKind {
         /// The barrier at which it waits.
         other_barrier: u32,
     },
+    /// A barrier that no block has.
+    #[error("barrier {0}: a block has 0 to 15")]
+    BarrierNumber(u32),
+    /// Lanes of one warp that name different barriers, or different numbers of threads.
+    #[error("lanes of the warp name different barriers, or different numbers of threads")]
+    BarrierLanes,
     /// Two warps name different numbers of threads for one barrier.
     #[error("barrier {barrier} of {threads} threads, of {others} for those who came before")]
     BarrierThreads {

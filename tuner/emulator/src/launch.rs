@@ -8,6 +8,7 @@ use crate::read::{Statement, Syntax, VariableSpace, read};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A PTX module.
@@ -103,6 +104,29 @@ impl Module {
     }
 }
 
+/// Threads of a block along x, y and z (CUDA C++ Programming Guide, "Compute Capabilities").
+const MOST_THREADS: [u32; 3] = [1024, 1024, 64];
+/// Blocks of a grid along x, y and z (the same table).
+const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+/// Local memory of a thread (the same table).
+const MOST_LOCAL_BYTES: u32 = 512 << 10;
+
+/// Shared memory that a block of a target may have, bytes (the same table).
+fn most_shared_bytes(target: &str) -> u32 {
+    let digits = target.trim_start_matches("sm_").trim_end_matches(['a', 'f']);
+    match digits {
+        "80" | "87" => 163 << 10,
+        "86" | "89" | "120" | "121" => 99 << 10,
+        _ => 227 << 10,
+    }
+}
+
+/// Checks the extents of a block or a grid along x, y and z.
+fn check_extents(of: &str, what: &str, extents: [u32; 3], most: [u32; 3]) -> Result<(), String> {
+    let fits = extents.iter().zip(most).all(|(&n, most)| (1..=most).contains(&n));
+    if fits { Ok(()) } else { Err(format!("a {of} of {extents:?} {what}; a {of} has 1 to {most:?}")) }
+}
+
 /// Runs kernel `symbol` of `module` to its end.
 ///
 /// `grid` is in blocks, `block` in threads, `shared_bytes` of dynamic shared memory; `params` are the bytes of the
@@ -128,19 +152,40 @@ pub fn launch(
     if params.len() != program.param_bytes as usize {
         return Err(launch(format!("{} bytes of parameters, not {}", params.len(), program.param_bytes)));
     }
-    let threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
-    let blocks = grid.iter().map(|&n| u64::from(n)).product::<u64>();
-    if threads == 0 || threads > 1024 || blocks == 0 {
-        return Err(launch(format!("{blocks} blocks of {threads} threads; a block has 1 to 1024")));
+    check_extents("block", "threads", block, MOST_THREADS).map_err(launch)?;
+    check_extents("grid", "blocks", grid, MOST_BLOCKS).map_err(launch)?;
+    let threads = block.iter().product::<u32>();
+    if threads > 1024 {
+        return Err(launch(format!("{threads} threads; a block has 1 to 1024")));
     }
+    let most_shared = most_shared_bytes(target);
+    let shared_bytes = u64::from(program.shared_bytes) + u64::from(shared_bytes);
+    if shared_bytes > u64::from(most_shared) {
+        return Err(launch(format!("{shared_bytes} bytes of shared memory; a block of {target} has {most_shared}")));
+    }
+    if program.local_bytes > MOST_LOCAL_BYTES {
+        let bytes = program.local_bytes;
+        return Err(launch(format!("{bytes} bytes of local memory; a thread has {MOST_LOCAL_BYTES}")));
+    }
+    let blocks = grid.iter().map(|&n| u64::from(n)).product::<u64>();
     let number = memory.begin_launch();
     let env = Environment { program: &program, memory, launch: number, params };
-    let extents = Grid { blocks: grid, threads: block, shared_bytes: program.shared_bytes + shared_bytes };
+    let extents = Grid { blocks: grid, threads: block, shared_bytes: shared_bytes as u32 };
     let index = |n: u64| {
         let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
         [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
     };
-    let results: Vec<_> = (0..blocks).into_par_iter().map(|n| run_block(env, extents, index(n))).collect();
+    // The first block that fails is the one reported; those behind it need not run.
+    let failed = AtomicU64::new(u64::MAX);
+    let run = |n| {
+        if n > failed.load(Ordering::Relaxed) {
+            return Ok(Stats::default());
+        }
+        run_block(env, extents, index(n)).inspect_err(|_| {
+            failed.fetch_min(n, Ordering::Relaxed);
+        })
+    };
+    let results: Vec<_> = (0..blocks).into_par_iter().map(run).collect();
     let mut stats = Stats::default();
     for result in results {
         stats += result?;

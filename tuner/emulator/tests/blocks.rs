@@ -41,6 +41,31 @@ fn words_that_two_blocks_write_or_one_reads() {
     assert!(!race("atom.global.add.u32 %r7, [%rd0+8], %r6;"), "atomics");
 }
 
+#[test]
+fn a_counter_that_one_block_sets_while_all_count() {
+    // No block waits for block 0: some count before it sets the counter.
+    let sets = "setp.eq.u32 %p2, %r4, 0; and.pred %p2, %p2, %p1; @%p2 st.global.u32 [%rd0+8], 1000;";
+    let count = "atom.global.add.u32 %r7, [%rd0+8], 1;";
+    let body = format!("{SETUP} {sets} {count}");
+    // On one host thread block 0 comes first.
+    let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    assert!(is_race(&one_thread.install(|| outcome(&body))));
+    // The last one sets it back for the next launch.
+    let back = format!(
+        "{SETUP} @!%p1 bra END; {count} setp.eq.u32 %p2, %r7, {}; @%p2 st.global.u32 [%rd0+8], 0; END:",
+        BLOCKS - 1
+    );
+    assert!(outcome(&back).is_ok());
+}
+
+/// PTX ISA, `ld.global.nc`: what it reads is read-only for the whole kernel.
+#[test]
+fn constants_that_the_kernel_writes() {
+    let written = outcome(&format!("{SETUP} @%p1 st.global.u32 [%rd1], %r4; @%p1 ld.global.nc.u32 %r9, [%rd1];"));
+    assert!(matches!(written, Err(FaultKind::ConstantWritten { .. })), "{written:?}");
+    assert!(outcome("ld.global.nc.v4.u32 {%r9, %r10, %r11, %r12}, [%rd11];").is_ok());
+}
+
 /// Each block stores its number plus 1, then takes a ticket; the last sums up.
 fn tickets(fence: &str, ticket: &str) -> String {
     format!(

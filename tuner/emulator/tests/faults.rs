@@ -38,6 +38,27 @@ fn misaligned_accesses() {
 }
 
 #[test]
+fn parameters_are_aligned_too() {
+    expect("\nld.param.u32 %r6, [in+2];", 1, "ld.param.u32", |kind| {
+        *kind == FaultKind::Misaligned { space: Space::Param, address: 2, bytes: 4 }
+    });
+}
+
+/// A GPU's registers begin with whatever was left in them: a sum that nobody set to zero must not come out right.
+#[test]
+fn registers_that_nobody_wrote_are_no_numbers() {
+    let run = |body: &str| try_run("sm_90a", body, &indices(2)).unwrap();
+    let sums = run("mov.f32 %f0, 0f3F800000; add.f32 %f1, %f1, %f0; mov.b32 %r9, %f1;");
+    assert!(sums.into_iter().all(|bits| f32::from_bits(bits).is_nan()));
+    let halves = run("mov.u16 %h0, 0; add.u16 %h1, %h1, %h0; cvt.u32.u16 %r9, %h1;");
+    assert!(halves.into_iter().all(|bits| half::f16::from_bits(bits as u16).is_nan()));
+    let doubles = run("testp.notanumber.f64 %p0, %rd3; selp.u32 %r9, 1, 0, %p0;");
+    assert_eq!(doubles, [1, 1]);
+    assert_eq!(run("selp.u32 %r9, 1, 0, %p5;"), [0, 1], "a predicate");
+    expect("ld.shared.u32 %r6, [%r7];", 1, "ld.shared.u32 %r6", |kind| matches!(kind, FaultKind::Misaligned { .. }));
+}
+
+#[test]
 fn reads_of_what_was_never_written() {
     let is = |space| move |kind: &FaultKind| matches!(kind, FaultKind::Uninitialised { space: s, .. } if *s == space);
     expect("ld.shared.u32 %r6, [%r4];", 32, "ld.shared", is(Space::Shared));
@@ -99,6 +120,12 @@ fn divergent_and_mixed_barriers() {
     });
     expect("shr.u32 %r6, %r0, 5; \nbar.sync %r6;", 64, "bar.sync", |kind| {
         *kind == FaultKind::MixedBarriers { barrier: 0, other: 1, other_barrier: 1 }
+    });
+    // PTX ISA, `bar`: 16 barriers a block; a warp comes to one as a whole.
+    expect("\nbar.sync 16;", 64, "bar.sync", |kind| *kind == FaultKind::BarrierNumber(16));
+    expect("and.b32 %r6, %r0, 1; \nbar.sync %r6;", 64, "bar.sync", |kind| *kind == FaultKind::BarrierLanes);
+    expect("and.b32 %r6, %r0, 32; add.u32 %r6, %r6, %r0; \nbar.sync 1, %r6;", 64, "bar.sync", |kind| {
+        *kind == FaultKind::BarrierLanes
     });
     expect("setp.lt.u32 %p0, %r0, 5; \n@%p0 vote.sync.any.pred %p1, %p0, -1;", 32, "vote", |kind| {
         *kind == FaultKind::MissingLanes { needed: u32::MAX, active: 31 }
@@ -182,6 +209,61 @@ fn launches_that_do_not_fit() {
     };
     assert!(launch("other", 32, &[0; 16], "sm_90a").contains("no kernel `other` in the module; it has k"));
     assert!(launch("k", 32, &[0; 8], "sm_90a").contains("8 bytes of parameters, not 16"));
-    assert!(launch("k", 2048, &[0; 16], "sm_90a").contains("a block has 1 to 1024"));
+    assert!(launch("k", 2048, &[0; 16], "sm_90a").contains("a block has 1 to [1024, 1024, 64]"));
     assert!(launch("k", 32, &[0; 16], "sm_70").contains("`sm_70` is not emulated"));
+}
+
+/// CUDA C++ Programming Guide, "Compute Capabilities".
+#[test]
+fn launches_beyond_what_a_gpu_has() {
+    let module = Module::parse(".entry k() { .shared .b8 own[1024]; ret; }").unwrap();
+    let launch = |grid, block, shared| {
+        let memory = &mut nvkv_emulator::Memory::new();
+        nvkv_emulator::launch(&module, "k", grid, block, shared, &[], memory, "sm_89")
+            .map_err(|error| error.to_string())
+    };
+    let fails = |grid, block, shared, why: &str| {
+        let error = launch(grid, block, shared).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    };
+    fails([0, 1, 1], [1; 3], 0, "a grid has 1 to [2147483647, 65535, 65535]");
+    fails([1, 65_536, 1], [1; 3], 0, "a grid has 1 to");
+    fails([u32::MAX; 3], [1; 3], 0, "a grid has 1 to");
+    fails([1; 3], [1, 1, 65], 0, "a block has 1 to [1024, 1024, 64]");
+    fails([1; 3], [u32::MAX; 3], 0, "a block has 1 to");
+    fails([1; 3], [32, 33, 1], 0, "1056 threads");
+    fails([1; 3], [1; 3], 98 * 1024 + 1, "101377 bytes of shared memory; a block of sm_89 has 101376");
+    fails([1; 3], [1; 3], u32::MAX, "bytes of shared memory");
+    assert!(launch([2, 3, 1], [1, 1, 64], 98 * 1024).is_ok());
+}
+
+#[test]
+fn modules_that_are_no_ptx() {
+    let nested = |mark: &str| format!("mov.u32 %r9, {}1;", mark.repeat(200_000));
+    for (body, problem) in [
+        (nested("{"), "operands within operands"),
+        (nested("!"), "operands within operands"),
+        (".reg .b32 %q<4000000000>;".to_string(), "registers"),
+        (".shared .b64 x[4294967295];".to_string(), "expected a size below 4 GiB"),
+        ("A: mov.u32 %r9, 1; A: bra A;".to_string(), "`A:`: the label is declared twice"),
+        (".reg .b64 %r<40>;".to_string(), "`%r` is declared twice"),
+        (".reg .b64 %r9;".to_string(), "`%r9` is declared twice"),
+        ("{ .shared .b32 x; { .shared .b32 x; } }".to_string(), "the variable `x` is declared twice"),
+        ("^".repeat(10_000_000), "begins with no token"),
+    ] {
+        let error = try_run("sm_90a", &body, &indices(1)).unwrap_err().to_string();
+        assert!(error.contains(problem) && error.len() < 1000, "{error:.1000}");
+    }
+}
+
+/// Every block fails; the first one is named, and those that had not begun are not run.
+#[test]
+fn a_fault_ends_the_launch() {
+    let module = Module::parse(".entry k() { .reg .b32 a; ld.global.u32 a, [0]; ret; }").unwrap();
+    let memory = &mut nvkv_emulator::Memory::new();
+    let grid = [i32::MAX as u32 / 64, 1, 1];
+    match nvkv_emulator::launch(&module, "k", grid, [1; 3], 0, &[], memory, "sm_90a").unwrap_err() {
+        EmulationError::Fault(fault) => assert_eq!(fault.block, [0, 0, 0]),
+        error => panic!("{error}"),
+    }
 }

@@ -184,3 +184,20 @@ fn packed_f16_products_round_each_half() {
         assert_eq!(got, half(16) << 16 | half(0), "{input:x?}");
     }
 }
+
+/// PTX ISA, `div`: where 2^126 < |b| < 2^128 `div.approx.f32` gives NaN for an infinite a, else 0.
+#[test]
+fn fast_division_by_what_has_no_fast_reciprocal() {
+    let quotient = |form: &str, a: f32, b: f32| {
+        let body = format!("mov.b32 %f0, %r0; mov.b32 %f1, %r1; {form} %f2, %f0, %f1; mov.b32 %r9, %f2;");
+        f32::from_bits(run(&body, &[[a.to_bits(), b.to_bits(), 0, 0]])[0])
+    };
+    let (at, beyond) = (126f32.exp2(), 127f32.exp2());
+    for form in ["div.approx.f32", "div.approx.ftz.f32"] {
+        assert_eq!(quotient(form, beyond, beyond), 0.0, "{form}");
+        assert!(quotient(form, f32::INFINITY, -beyond).is_nan(), "{form}");
+        assert_eq!(quotient(form, at, at), 1.0, "{form}");
+        assert_eq!(quotient(form, 6.0, 3.0), 2.0, "{form}");
+    }
+    assert_eq!(quotient("div.full.f32", beyond, beyond), 1.0);
+}

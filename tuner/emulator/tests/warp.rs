@@ -135,3 +135,19 @@ fn asynchronous_copies_arrive_when_they_are_waited_for() {
                 ld.shared.u32 %r6, [%r4+1024]; shl.b32 %r6, %r6, 8; add.u32 %r9, %r9, %r6;";
     assert_eq!(lanes(body), (0..32).map(|lane| lane * 257).collect::<Vec<u32>>());
 }
+
+/// All non-exited threads of the mask take part (PTX ISA, `shfl.sync`, `vote.sync`, `redux.sync`).
+#[test]
+fn a_mask_may_name_lanes_that_have_exited() {
+    for (instruction, expected) in [
+        ("shfl.sync.bfly.b32 %r9, %r0, 1, 31, -1;", [1, 0, 3, 2]),
+        ("vote.sync.ballot.b32 %r9, 1, -1;", [15; 4]),
+        ("vote.sync.all.pred %p1, 1, -1; selp.u32 %r9, 1, 0, %p1;", [1; 4]),
+        ("redux.sync.add.u32 %r9, %r0, -1;", [6; 4]),
+        ("match.any.sync.b32 %r9, 3, -1;", [15; 4]),
+        ("bar.warp.sync -1; mov.u32 %r9, %r0;", [0, 1, 2, 3]),
+    ] {
+        let out = lanes(&format!("setp.ge.u32 %p0, %r0, 4; @%p0 ret; {instruction}"));
+        assert_eq!(out[..4], expected, "{instruction}");
+    }
+}

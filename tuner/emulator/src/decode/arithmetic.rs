@@ -113,7 +113,8 @@ fn approximate(context: &mut Context, operation: &str, words: &[&str]) -> Decode
     };
     let Some(m) = m else { return Ok(None) };
     let function: fn(f64) -> f64 = match (operation, words[0]) {
-        ("div", _) => return map2(context, move |a: f32, b: f32| m.result(m.input(a) / m.input(b))),
+        ("div", "full") => return map2(context, move |a: f32, b: f32| m.result(m.input(a) / m.input(b))),
+        ("div", _) => return map2(context, move |a: f32, b: f32| m.result(fast_quotient(m.input(a), m.input(b)))),
         ("ex2", "approx") => f64::exp2,
         ("lg2", "approx") => f64::log2,
         ("rcp", "approx") => f64::recip,
@@ -125,6 +126,11 @@ fn approximate(context: &mut Context, operation: &str, words: &[&str]) -> Decode
         _ => return Ok(None),
     };
     map1(context, move |a: f32| m.result(function(m.input(a))))
+}
+
+/// `div.approx`: a times 1 / b, which is zero where b is beyond 2^126 (PTX ISA, `div`, floating point).
+fn fast_quotient(a: f64, b: f64) -> f64 {
+    if b.abs() > 126f64.exp2() { a * 0f64.copysign(b) } else { a / b }
 }
 
 /// `min` and `max` that pass NaN on, or take the sign that the operands' signs make.

@@ -3,7 +3,7 @@
 use super::context::{Context, Decoded, Result};
 use super::names::Register;
 use crate::error::Space;
-use crate::exec::{Access, Class, Op, generic_load, generic_store};
+use crate::exec::{Access, Class, Op, generic_load, generic_store, load_constant};
 
 pub(super) fn decode(context: &mut Context) -> Decoded {
     let form = context.form;
@@ -34,12 +34,14 @@ struct Kind {
     count: usize,
     width: u32,
     signed: bool,
+    /// Through the cache of constants.
+    constant: bool,
 }
 
 impl Kind {
     fn new(modifiers: &[&str]) -> Option<Self> {
         let (scalar, modifiers) = modifiers.split_last()?;
-        let (mut space, mut count) = (None, 1);
+        let (mut space, mut count, mut constant) = (None, 1, false);
         for &modifier in modifiers {
             match modifier {
                 // Constants are global memory here.
@@ -50,7 +52,8 @@ impl Kind {
                 "v2" => count = 2,
                 "v4" => count = 4,
                 // Caches do not exist here, and every access is as strong as any.
-                "volatile" | "relaxed" | "acquire" | "release" | "weak" | "gpu" | "cta" | "cluster" | "sys" | "nc" => {}
+                "volatile" | "relaxed" | "acquire" | "release" | "weak" | "gpu" | "cta" | "cluster" | "sys" => {}
+                "nc" => constant = true,
                 "L1::no_allocate"
                 | "L1::evict_first"
                 | "L1::evict_last"
@@ -76,7 +79,7 @@ impl Kind {
             "64" => 8,
             _ => return None,
         };
-        Some(Self { space, count, width, signed: scalar.starts_with('s') })
+        Some(Self { space, count, width, signed: scalar.starts_with('s'), constant })
     }
 
     fn space_or_global(&self) -> Space {
@@ -92,6 +95,9 @@ fn load(context: &mut Context, modifiers: &[&str]) -> Decoded {
     let access = Access { address, width: kind.width, signed: kind.signed, elements, space: kind.space_or_global() };
     let space = kind.space;
     Ok(Some(match space {
+        Some(Space::Global) if kind.constant => {
+            Op::Machine(Box::new(move |machine, lanes| load_constant(machine, &access, lanes).map(|()| None)))
+        }
         Some(Space::Global | Space::Shared | Space::Param) => Op::Load(access),
         _ => Op::Machine(Box::new(move |machine, lanes| generic_load(machine, space, &access, lanes).map(|()| None))),
     }))

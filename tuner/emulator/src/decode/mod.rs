@@ -86,7 +86,7 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
     let param_bytes = place(&mut names, &kernel.params, 0);
     let shared_bytes = place_shared(&mut names, kernel, globals);
     let local_bytes = place_local(&mut names, kernel);
-    let labels = labels(kernel);
+    let labels = labels(kernel)?;
     // Where registers are read and written says where they may lie: a first decoding is for that alone.
     let draft = Builder::run(kernel, target, &labels, names.clone())?;
     let flow = flow(&draft.steps);
@@ -101,9 +101,9 @@ pub(crate) fn decode(kernel: &Kernel, target: Target, globals: &[Placed]) -> Res
 /// Places variables one after another from `base`; returns where they end.
 fn place<'a>(names: &mut Names, variables: impl IntoIterator<Item = &'a Variable>, base: u32) -> u32 {
     variables.into_iter().fold(base, |end, variable| {
-        let at = end.next_multiple_of(variable.align.max(1));
+        let at = end.checked_next_multiple_of(variable.align.max(1)).unwrap_or(u32::MAX);
         names.declare_variable(&variable.name, variable.space, u64::from(at));
-        at + variable.bytes
+        at.saturating_add(variable.bytes)
     })
 }
 
@@ -127,12 +127,12 @@ fn place_shared(names: &mut Names, kernel: &Kernel, globals: &[Placed]) -> u32 {
     let (sized, dynamic): (Vec<_>, Vec<_>) =
         all.filter(|v| v.space == VariableSpace::Shared).partition(|v| v.bytes > 0);
     let align = dynamic.iter().map(|v| v.align).max().unwrap_or(16).max(16);
-    let end = place(names, sized, SHARED_BASE).next_multiple_of(align);
+    let end = place(names, sized, SHARED_BASE).checked_next_multiple_of(align).unwrap_or(u32::MAX);
     place(names, dynamic, end) - SHARED_BASE
 }
 
 /// Labels by scope, with the instruction that follows. Scopes are numbered in the order in which they open.
-fn labels(kernel: &Kernel) -> HashMap<(usize, String), usize> {
+fn labels(kernel: &Kernel) -> Result<HashMap<(usize, String), usize>> {
     let mut labels = HashMap::new();
     let (mut scopes, mut opened, mut at) = (vec![0], 0, 0);
     for statement in &kernel.body {
@@ -142,14 +142,17 @@ fn labels(kernel: &Kernel) -> HashMap<(usize, String), usize> {
                 scopes.push(opened);
             }
             Statement::Close => drop(scopes.pop()),
-            Statement::Label(name) => {
-                labels.insert((scopes.last().copied().unwrap_or(0), name.clone()), at);
+            Statement::Label { line, name } => {
+                if labels.insert((scopes.last().copied().unwrap_or(0), name.clone()), at).is_some() {
+                    let (opcode, problem) = (format!("{name}:"), "the label is declared twice".to_string());
+                    return Err(EmulationError::Operand { line: *line, opcode, problem });
+                }
             }
             Statement::Instruction(_) => at += 1,
             Statement::Registers { .. } | Statement::Variable(_) => {}
         }
     }
-    labels
+    Ok(labels)
 }
 
 /// Leaves of the registers that each step names those that a `wgmma` writes.
@@ -196,18 +199,15 @@ impl<'a> Builder<'a> {
             }
             Statement::Registers { line, class, names } => {
                 for (name, count) in names {
-                    self.names.declare(class, name, *count).ok_or_else(|| EmulationError::Operand {
-                        line: *line,
-                        opcode: ".reg".to_string(),
-                        problem: format!("unknown type `{class}`"),
-                    })?;
+                    let wrong = |problem| EmulationError::Operand { line: *line, opcode: ".reg".to_string(), problem };
+                    self.names.declare(class, name, *count).map_err(wrong)?;
                 }
             }
             Statement::Instruction(instruction) => {
                 let step = self.instruction(instruction)?;
                 self.steps.push(step);
             }
-            Statement::Variable(_) | Statement::Label(_) => {}
+            Statement::Variable(_) | Statement::Label { .. } => {}
         }
         Ok(())
     }

@@ -21,6 +21,16 @@ struct Scope {
     ranges: HashMap<String, (Class, u32, u32)>,
 }
 
+impl Scope {
+    /// The register of that name in a range: the prefix and a number.
+    fn numbered(&self, name: &str) -> Option<Register> {
+        let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let index = name[prefix.len()..].parse::<u32>().ok()?;
+        let &(class, first, count) = self.ranges.get(prefix)?;
+        (index < count).then_some(Register { class, slot: Slot(first + index) })
+    }
+}
+
 /// Names of one kernel. Registers are numbered as they come; [`Names::placed`] says where they lie.
 #[derive(Clone)]
 pub(crate) struct Names {
@@ -82,17 +92,22 @@ impl Names {
         slot
     }
 
-    /// Declares `name`, or `name0` and so on where there is a count, in the innermost scope. `None` where the
-    /// type is unknown.
-    pub fn declare(&mut self, kind: &str, name: &str, count: Option<u32>) -> Option<()> {
-        let class = class(kind)?;
+    /// Declares `name`, or `name0` and so on where there is a count, in the innermost scope.
+    ///
+    /// # Errors
+    /// Where the type is unknown, or the scope has that name.
+    pub fn declare(&mut self, kind: &str, name: &str, count: Option<u32>) -> Result<(), String> {
+        let class = class(kind).ok_or_else(|| format!("unknown type `{kind}`"))?;
         let slot = self.fresh(class, count.unwrap_or(1));
-        let scope = self.scopes.last_mut()?;
-        match count {
-            Some(count) => drop(scope.ranges.insert(name.to_string(), (class, slot.0, count))),
-            None => drop(scope.single.insert(name.to_string(), Register { class, slot })),
-        }
-        Some(())
+        let Some(scope) = self.scopes.last_mut() else { return Ok(()) };
+        let twice = match count {
+            Some(count) => scope.ranges.insert(name.to_string(), (class, slot.0, count)).is_some(),
+            None => {
+                let of_range = scope.numbered(name).is_some();
+                scope.single.insert(name.to_string(), Register { class, slot }).is_some() || of_range
+            }
+        };
+        if twice { Err(format!("`{name}` is declared twice")) } else { Ok(()) }
     }
 
     pub fn declare_variable(&mut self, name: &str, space: VariableSpace, address: u64) {
@@ -105,17 +120,9 @@ impl Names {
 
     /// The register that `name` stands for here, special registers included.
     pub fn register(&mut self, name: &str) -> Option<Register> {
-        let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        let index = name[prefix.len()..].parse::<u32>().ok();
-        for scope in self.scopes.iter().rev() {
-            if let Some(&register) = scope.single.get(name) {
-                return Some(register);
-            }
-            if let (Some(&(class, first, count)), Some(index)) = (scope.ranges.get(prefix), index)
-                && index < count
-            {
-                return Some(Register { class, slot: Slot(first + index) });
-            }
+        let declared = |scope: &Scope| scope.single.get(name).copied().or_else(|| scope.numbered(name));
+        if let Some(register) = self.scopes.iter().rev().find_map(declared) {
+            return Some(register);
         }
         let special = Special::named(name)?;
         let slot = match self.specials.get(&special) {

@@ -36,6 +36,9 @@ pub(crate) struct Arrival {
     pub votes: [Lanes; 2],
 }
 
+/// Barriers of a block (PTX ISA, `bar`): 0 to 15.
+pub(super) const BARRIERS: u32 = 16;
+
 /// Threads that one warp counts for, whoever of it has exited.
 const WARP_THREADS: u32 = 32;
 

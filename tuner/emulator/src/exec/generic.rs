@@ -79,6 +79,18 @@ pub(crate) fn load(machine: &mut Machine, space: Option<Space>, access: &Access,
     Ok(())
 }
 
+/// A load of global memory that the launch does not write to (PTX ISA, `ld.global.nc`).
+pub(crate) fn load_constant(machine: &mut Machine, access: &Access, active: Lanes) -> Result<(), Blame> {
+    let mut values = [[0; 4]; WARP];
+    for lane in lanes_of(active) {
+        let address = machine.address(&access.address, lane);
+        let value = machine.memory.load_constant(address, access.bytes(), machine.hint);
+        values[lane] = words_of(value.map_err(blame(lane))?);
+    }
+    access.write_elements(machine.registers, &values, active);
+    Ok(())
+}
+
 /// A store by a generic address, or to local memory.
 pub(crate) fn store(machine: &mut Machine, space: Option<Space>, access: &Access, active: Lanes) -> Result<(), Blame> {
     let bytes = access.bytes();

@@ -16,7 +16,7 @@ mod wgmma;
 
 pub(crate) use barrier::{Barrier, Reduction};
 pub(crate) use block::{Grid, run_block};
-pub(crate) use generic::{LOCAL_BASE, load as generic_load, store as generic_store};
+pub(crate) use generic::{LOCAL_BASE, load as generic_load, load_constant, store as generic_store};
 pub(crate) use machine::{Blame, Machine, blame, lanes_of};
 pub(crate) use op::{Access, Address, Op, Participants, Program, Step, Wgmma, WgmmaA, WgmmaType};
 pub(crate) use registers::{Class, Lane, Lanes, Registers, Slot, WARP};

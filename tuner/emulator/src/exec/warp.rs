@@ -1,7 +1,7 @@
 //! A warp: 32 lanes in step, and a stack of the ways that they went.
 
 use super::asynchronous::{Copies, Wgmmas};
-use super::barrier::{Arrival, Barrier};
+use super::barrier::{Arrival, BARRIERS, Barrier};
 use super::elements::{value_of, words_of};
 use super::generic::Local;
 use super::machine::{Blame, Machine, blame, lanes_of};
@@ -11,11 +11,15 @@ use super::special::Place;
 use super::wgmma;
 use crate::decode::Register;
 use crate::error::{Fault, FaultKind, Space};
-use crate::memory::{Cursor, Memory, Shared, Stamp, ThreadCopy};
+use crate::memory::{Cursor, Memory, Shared, Stamp, ThreadCopy, check_alignment};
 use std::sync::atomic::{Ordering, fence};
 
 /// Instructions after which a warp is taken to wait for what never comes.
 const WARP_LIMIT: u64 = 1 << 30;
+
+/// What a register holds that nobody wrote, where a GPU's holds whatever was left in it: NaN as f64, f32, f16, bf16,
+/// E4M3 and E5M2, and no address. Of a predicate every second lane holds.
+const UNWRITTEN: u32 = 0x7FFF_7FFF;
 
 /// What all warps of a launch see.
 #[derive(Clone, Copy)]
@@ -64,9 +68,9 @@ impl Warp {
     pub fn new(program: &Program, place: Place, hint: Cursor) -> Self {
         let plan = &program.registers;
         let mut registers = Registers {
-            words: vec![[0; WARP]; plan.words],
-            doubles: vec![[0; WARP]; plan.doubles],
-            predicates: vec![0; plan.predicates],
+            words: vec![[UNWRITTEN; WARP]; plan.words],
+            doubles: vec![[u64::from(UNWRITTEN) << 32 | u64::from(UNWRITTEN); WARP]; plan.doubles],
+            predicates: vec![0xAAAA_AAAA; plan.predicates],
         };
         for &(register, bits) in &plan.constants {
             registers.fill(register.class, register.slot, bits);
@@ -224,13 +228,20 @@ impl Warp {
         if active != self.live {
             return Err((FaultKind::DivergentBarrier { active, live: self.live }, None));
         }
-        let lane = active.trailing_zeros() as usize;
-        let value = |register: Register| self.registers.bits(register.class, register.slot, lane) as u32;
+        let in_lane = |register: Register, lane: usize| self.registers.bits(register.class, register.slot, lane) as u32;
+        let value = |register: Register| {
+            let first = in_lane(register, active.trailing_zeros() as usize);
+            let same = lanes_of(active).all(|lane| in_lane(register, lane) == first);
+            if same { Ok(first) } else { Err((FaultKind::BarrierLanes, None)) }
+        };
+        let (number, threads) = (value(barrier.number)?, barrier.threads.map(value).transpose()?);
+        if number >= BARRIERS {
+            return Err((FaultKind::BarrierNumber(number), None));
+        }
         let votes = barrier.reduction.map_or([0; 2], |reduction| {
             let row = self.registers.predicates[reduction.vote.slot.0 as usize];
             [active & if reduction.negated { !row } else { row }, active]
         });
-        let (number, threads) = (value(barrier.number), barrier.threads.map(value));
         Ok(Arrival { number, threads, waits: barrier.waits, votes })
     }
 
@@ -280,16 +291,18 @@ impl Warp {
     }
 
     fn check_participants(&self, participants: Participants, active: Lanes) -> Result<(), Blame> {
-        let needed = match participants {
-            Participants::Active => return Ok(()),
-            Participants::All => Lanes::MAX,
-            // All lanes must have the same mask.
+        let wrong = match participants {
+            Participants::Active => None,
+            Participants::All => (active != Lanes::MAX).then_some(Lanes::MAX),
+            // All lanes must have the same mask, and all that it names be here or have exited (PTX ISA, `shfl.sync`).
             Participants::Members(members) => {
                 let masks = self.registers.words[members.slot.0 as usize];
-                lanes_of(active).map(|lane| masks[lane]).find(|&mask| mask != active).unwrap_or(active)
+                let first = masks[active.trailing_zeros() as usize];
+                let fits = |mask: Lanes| mask == first && mask & self.live == active;
+                lanes_of(active).map(|lane| masks[lane]).find(|&mask| !fits(mask))
             }
         };
-        if needed == active { Ok(()) } else { Err((FaultKind::MissingLanes { needed, active }, None)) }
+        wrong.map_or(Ok(()), |needed| Err((FaultKind::MissingLanes { needed, active }, None)))
     }
 
     fn load(
@@ -357,6 +370,7 @@ impl Warp {
 }
 
 fn load_param(params: &[u8], address: u64, bytes: u32) -> Result<u128, FaultKind> {
+    check_alignment(Space::Param, address, bytes)?;
     let at = address as usize;
     let Some(found) = params.get(at..at.saturating_add(bytes as usize)) else {
         return Err(FaultKind::OutOfBounds { space: Space::Param, address, bytes });

@@ -91,7 +91,7 @@ impl Memory {
         let index = self.allocations.partition_point(|a| a.base <= address).checked_sub(1).ok_or(outside.clone())?;
         let allocation = &self.allocations[index];
         let offset = address - allocation.base;
-        if offset + bytes as u64 <= allocation.bytes { Ok((allocation, offset)) } else { Err(outside) }
+        if offset.saturating_add(bytes as u64) <= allocation.bytes { Ok((allocation, offset)) } else { Err(outside) }
     }
 
     /// A launch begins, ordered after all that came before; its number.
@@ -136,6 +136,18 @@ impl Memory {
             8 => allocation.load_words::<2>(word, address, hint),
             _ => allocation.load_words::<4>(word, address, hint),
         }
+    }
+
+    /// The same for bytes that must not change during the launch, as they may come from a cache that sees no stores.
+    pub(crate) fn load_constant(&self, address: u64, bytes: u32, hint: &mut Cursor) -> Result<u128, FaultKind> {
+        let (allocation, offset) = self.find(address, bytes, hint)?;
+        let mut words = offset / 4..(offset + u64::from(bytes)).div_ceil(4);
+        if let Some(view) = &hint.view
+            && words.any(|word| allocation.marks.is_new(word as usize, view))
+        {
+            return Err(FaultKind::ConstantWritten { address });
+        }
+        self.load(address, bytes, hint)
     }
 
     /// Writes up to 16 bytes.
@@ -186,8 +198,8 @@ impl Memory {
         self.host_range(address, bytes as usize).map(|_| ()).map_err(|_| outside)
     }
 
-    /// Replaces 2, 4 or 8 bytes by `f` of them in one step; the old bytes. Atomic operations do not race, with
-    /// one another or with others: they are what orders.
+    /// Replaces 2, 4 or 8 bytes by `f` of them in one step; the old bytes. Atomic operations do not race with one
+    /// another, nor with what comes after: they are what orders. What another block stored before must be ordered.
     pub(crate) fn update(
         &self,
         address: u64,
@@ -202,6 +214,11 @@ impl Memory {
             None => replace(),
         }?;
         hint.allocation = unchecked.allocation;
+        if let Some(view) = &hint.view {
+            let (allocation, offset) = self.find(address, bytes, &mut unchecked)?;
+            let words = offset / 4..(offset + u64::from(bytes)).div_ceil(4);
+            words.into_iter().try_for_each(|word| allocation.marks.update(word as usize, address, view))?;
+        }
         Ok(old)
     }
 

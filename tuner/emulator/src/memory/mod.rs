@@ -36,7 +36,7 @@ pub(crate) fn resolve(generic: u64) -> (Space, u64) {
 }
 
 /// Checks that an access is aligned to its own size, a power of two: a mask, where a division would show.
-fn check_alignment(space: Space, address: u64, bytes: u32) -> Result<(), FaultKind> {
+pub(crate) fn check_alignment(space: Space, address: u64, bytes: u32) -> Result<(), FaultKind> {
     debug_assert!(bytes.is_power_of_two(), "an access of {bytes} bytes");
     if address & u64::from(bytes - 1) == 0 { Ok(()) } else { Err(FaultKind::Misaligned { space, address, bytes }) }
 }

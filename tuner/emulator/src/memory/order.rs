@@ -53,6 +53,17 @@ impl Marks {
         Ok(())
     }
 
+    /// A block's atomic operation on a word: nobody may write to it otherwise at the same time.
+    pub fn update(&self, word: usize, address: u64, view: &BlockView) -> Result<(), FaultKind> {
+        let writer = self.writers[word].load(Ordering::Relaxed);
+        if view.races(writer) { Err(view.race(address, true, writer, true)) } else { Ok(()) }
+    }
+
+    /// Whether a word was written to in this launch.
+    pub fn is_new(&self, word: usize, view: &BlockView) -> bool {
+        view.of_this_launch(self.writers[word].load(Ordering::Relaxed))
+    }
+
     /// A block writes to a word. Where it `changes` nothing, or only a part of it, others may have done the same.
     pub fn write(&self, word: usize, address: u64, changes: bool, view: &BlockView) -> Result<(), FaultKind> {
         let mut mine = view.mark.get();

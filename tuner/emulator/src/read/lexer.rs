@@ -2,6 +2,9 @@
 
 use crate::EmulationError;
 
+/// Characters of a line that a message quotes.
+const MOST_QUOTED: usize = 200;
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     /// Opcode, directive, name.
@@ -35,14 +38,20 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(u32, Token)>, EmulationError> {
             }
             let (token, length) = token(rest).ok_or_else(|| EmulationError::Syntax {
                 line,
-                text: full.trim().to_string(),
-                problem: format!("`{rest}` begins with no token"),
+                text: excerpt(full),
+                problem: format!("`{}` begins with no token", excerpt(rest)),
             })?;
             found.push((line, token));
             rest = &rest[length..];
         }
     }
     Ok(found)
+}
+
+/// What a message quotes of a line.
+pub(super) fn excerpt(line: &str) -> String {
+    let line = line.trim();
+    line.char_indices().nth(MOST_QUOTED).map_or(line.to_string(), |(end, _)| format!("{}...", &line[..end]))
 }
 
 /// The first token of `text` and its length.
@@ -90,11 +99,15 @@ fn number(text: &str) -> Option<(Token, usize)> {
         [b'0', b'f' | b'F', ..] if length == 10 => Token::Float32(u32::from_str_radix(&literal[2..], 16).ok()?),
         [b'0', b'd' | b'D', ..] if length == 18 => Token::Float64(u64::from_str_radix(&literal[2..], 16).ok()?),
         _ => {
-            let plain = literal.trim_end_matches('U');
-            let magnitude = match plain.strip_prefix("0x").or_else(|| plain.strip_prefix("0X")) {
-                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
-                None => plain.parse().ok()?,
+            let plain = literal.strip_suffix('U').unwrap_or(literal);
+            // PTX ISA, "Integer Constants".
+            let (digits, radix) = match plain.as_bytes() {
+                [b'0', b'x' | b'X', ..] => (&plain[2..], 16),
+                [b'0', b'b' | b'B', ..] => (&plain[2..], 2),
+                [b'0', _, ..] => (&plain[1..], 8),
+                _ => (plain, 10),
             };
+            let magnitude = u64::from_str_radix(digits, radix).ok()?;
             let value = magnitude as i64;
             Token::Integer(if sign == 1 { value.wrapping_neg() } else { value })
         }
@@ -121,6 +134,16 @@ mod tests {
             Token::Integer(-1),
         ];
         assert_eq!(words("-9216 0xFFFFFFFFU 0fFF800000 0d3FF0000000000000 17 18446744073709551615"), expected);
+    }
+
+    /// PTX ISA, "Integer Constants".
+    #[test]
+    fn integers_of_every_base() {
+        let expected = [8, 0o1777, 5, 5, 0, 255].map(Token::Integer);
+        assert_eq!(words("010 01777U 0b101 0B101U 0 0XFF"), expected);
+        for wrong in ["08", "0b2", "0x", "1UU"] {
+            assert!(tokens(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,18 +1,24 @@
 //! Tokens to statements.
 
-use super::lexer::{Token, tokens};
+use super::lexer::{Token, excerpt, tokens};
 use super::syntax::{Guard, Instruction, Kernel, Operand, SourceLine, Statement, Syntax, Variable, VariableSpace};
 use crate::EmulationError;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, EmulationError>;
+
+/// Registers of one declaration: NVRTC declares some thousands.
+const MOST_REGISTERS: u32 = 1 << 20;
+/// Operands within an operand; PTX has a vector in an address.
+const MOST_NESTED: u32 = 8;
 
 /// Reads a PTX file.
 pub(crate) fn read(text: &str) -> Result<Syntax> {
     let tokens = tokens(text)?;
     let files = files(&tokens);
-    let mut parser = Parser { text, tokens, at: 0, files, source_line: None };
+    let mut parser = Parser { text, tokens, at: 0, files, source_line: None, nested: 0 };
     let mut syntax = Syntax::default();
     while let Some(word) = parser.next_word()? {
         parser.module_directive(&word, &mut syntax)?;
@@ -38,6 +44,8 @@ struct Parser<'a> {
     files: HashMap<i64, Arc<str>>,
     /// Of the last `.loc`.
     source_line: Option<SourceLine>,
+    /// Operands around the one that is read.
+    nested: u32,
 }
 
 impl Parser<'_> {
@@ -47,7 +55,7 @@ impl Parser<'_> {
 
     fn error<T>(&self, problem: &str) -> Result<T> {
         let line = self.line();
-        let text = self.text.lines().nth(line as usize - 1).unwrap_or_default().trim().to_string();
+        let text = excerpt(self.text.lines().nth(line as usize - 1).unwrap_or_default());
         Err(EmulationError::Syntax { line, text, problem: problem.to_string() })
     }
 
@@ -159,9 +167,14 @@ impl Parser<'_> {
         self.expect('{')?;
         self.source_line = None;
         let mut body = Vec::new();
+        let mut declared: HashSet<String> = params.iter().map(|param| param.name.clone()).collect();
         let mut depth = 1;
         while depth > 0 {
             match self.statement()? {
+                Some(Statement::Variable(variable)) if !declared.insert(variable.name.clone()) => {
+                    // In an inner scope PTX allows it; here variables have none.
+                    return self.error(&format!("the variable `{}` is declared twice", variable.name));
+                }
                 Some(statement) => {
                     depth += i32::from(matches!(statement, Statement::Open));
                     depth -= i32::from(matches!(statement, Statement::Close));
@@ -202,7 +215,8 @@ impl Parser<'_> {
         let mut bytes = element;
         while self.take('[') {
             let count = if self.peek() == Some(&Token::Mark(']')) { 0 } else { self.size()? };
-            bytes *= count;
+            let Some(product) = bytes.checked_mul(count) else { return self.error("expected a size below 4 GiB") };
+            bytes = product;
             self.expect(']')?;
         }
         let initial = if self.take('=') { self.initial()? } else { Vec::new() };
@@ -267,7 +281,7 @@ impl Parser<'_> {
                 self.at -= 1;
                 return self.error(&format!("unknown directive `{word}`"));
             }
-            _ if self.take(':') => return Ok(Some(Statement::Label(word))),
+            _ if self.take(':') => return Ok(Some(Statement::Label { line, name: word })),
             _ => return self.instruction(line, None, word).map(Some),
         }
         Ok(None)
@@ -281,6 +295,9 @@ impl Parser<'_> {
             let mut count = None;
             if self.take('<') {
                 count = Some(self.size()?);
+                if count > Some(MOST_REGISTERS) {
+                    return self.error(&format!("more than {MOST_REGISTERS} registers"));
+                }
                 self.expect('>')?;
             }
             names.push((name, count));
@@ -306,6 +323,16 @@ impl Parser<'_> {
     }
 
     fn operand(&mut self) -> Result<Operand> {
+        if self.nested == MOST_NESTED {
+            return self.error("operands within operands");
+        }
+        self.nested += 1;
+        let operand = self.operand_within();
+        self.nested -= 1;
+        operand
+    }
+
+    fn operand_within(&mut self) -> Result<Operand> {
         if self.take('{') {
             let mut parts = vec![self.operand()?];
             while self.take(',') {

@@ -64,7 +64,10 @@ pub(crate) enum Statement {
         names: Vec<(String, Option<u32>)>,
     },
     Variable(Variable),
-    Label(String),
+    Label {
+        line: u32,
+        name: String,
+    },
     Open,
     Close,
     Instruction(Instruction),
