@@ -201,10 +201,10 @@ fn what_names_no_file_is_refused() {
 fn a_database_without_its_tables_is_told_with_the_next_step() {
     let (_folder, path) = place();
     filled(&path);
-    execute(&path, "DROP VIEW winners");
+    execute(&path, "DROP VIEW contenders");
     let db = Db::open_read_only(&path).unwrap();
     let error = db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap_err().to_string();
-    assert!(error.contains("winners") && error.contains("--db") && error.contains("restore"), "{error}");
+    assert!(error.contains("contenders") && error.contains("--db") && error.contains("restore"), "{error}");
 }
 
 #[test]

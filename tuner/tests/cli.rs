@@ -238,8 +238,16 @@ fn record_failures(db: &Path, nvrtc: &str) -> usize {
             compiled: None,
         };
         let outcome = Outcome::CompileFailed { log: "kernel.cu(7): error: no such thing".into() };
-        let trial =
-            TrialRecord { kernel, shape: None, split: None, is_default: false, outcome, bytes: 0, samples: vec![] };
+        let trial = TrialRecord {
+            kernel,
+            shape: None,
+            split: None,
+            is_default: false,
+            outcome,
+            bytes: 0,
+            samples: vec![],
+            measurements: vec![],
+        };
         db.record(id, &trial).unwrap();
     }
     variants.len()
@@ -546,6 +554,7 @@ fn record_as_wrong(place: &Place, kernel: &Value) {
         outcome: Outcome::Wrong { error: 0.5, detail: "kv_len 17".into() },
         bytes: 0,
         samples: Vec::new(),
+        measurements: Vec::new(),
     };
     let mut db = Db::open(&place.path("db/nvkv.sqlite")).unwrap();
     let id = db.begin_run(&run).unwrap();
