@@ -21,8 +21,8 @@ ALTER TABLE samples ADD COLUMN measurement INTEGER REFERENCES measurements (id);
 ALTER TABLE runs ADD COLUMN gpu_seconds REAL CHECK (gpu_seconds >= 0);
 ALTER TABLE runs ADD COLUMN gpu_idle_seconds REAL CHECK (gpu_idle_seconds BETWEEN 0 AND gpu_seconds);
 
--- The timed trials that may win, each with its samples a round. Who wins, and what is within noise of it, is said in
--- one place: src/estimate.rs and src/contest.rs.
+-- The timed trials that may win, each with its samples a round (JSON, 15 digits). Who wins, and what is within noise of it, is said in
+-- one place: src/times.rs and src/contest.rs.
 DROP VIEW winners;
 DROP VIEW trial_times;
 CREATE VIEW contenders AS

@@ -1,7 +1,7 @@
 //! Who wins: of all trials of one target, environment, problem and shape the one to use, and those near to it.
 
 use crate::WinnerFilter;
-use crate::estimate::Estimate;
+use crate::times::Times;
 use crate::winners::problem_ids;
 use nvkv_spec::KernelId;
 use sqlx::types::Json;
@@ -16,7 +16,7 @@ pub(crate) struct Contender {
     pub(crate) kernel_id: KernelId,
     pub(crate) split: Option<Split>,
     pub(crate) is_default: bool,
-    pub(crate) estimate: Estimate,
+    pub(crate) times: Times,
 }
 
 /// Where it was timed, by rows of `environments`, `problems` and `shapes`.
@@ -86,23 +86,23 @@ struct Row {
 
 impl Row {
     fn contender(self) -> Result<Option<Contender>, sqlx::Error> {
-        let Some(estimate) = Estimate::of(&self.rounds) else { return Ok(None) };
+        let Some(times) = Times::of(&self.rounds) else { return Ok(None) };
         Ok(Some(Contender {
             trial: self.trial,
             place: Place { environment: self.environment, problem: self.problem, shape: self.shape },
             kernel_id: crate::row::kernel_id(self.kernel_id)?,
             split: self.split_key.zip(self.split_json).map(|(key, json)| Split { key, json }),
             is_default: self.is_default,
-            estimate,
+            times,
         }))
     }
 }
 
 /// Decides each place of `all`, which are in order of their places.
 ///
-/// The fastest is the one whose time is surely short (the lowest [`Estimate::upper_us`]), so that a few lucky samples
+/// The fastest is the one whose time is surely short (the lowest [`Times::upper_us`]), so that a few lucky samples
 /// win nothing. If it does not beat the default beyond noise, the default wins. Else those compete that are within
-/// noise of the fastest, were measured in as many rounds, and beat the default themselves: of these the kernel that is
+/// noise of the fastest, were measured as well, and beat the default themselves: of these the kernel that is
 /// in this position at the most shapes of its environment wins, then by kernel id and split.
 pub(crate) fn decide(all: &[Contender]) -> Vec<Contest<'_>> {
     let heats: Vec<Heat> = all.chunk_by(|a, b| a.place == b.place).filter_map(Heat::new).collect();
@@ -134,22 +134,22 @@ struct Heat<'a> {
 
 impl<'a> Heat<'a> {
     fn new(of_place: &'a [Contender]) -> Option<Self> {
-        let by_time = |a: &&Contender, b: &&Contender| a.estimate.upper_us().total_cmp(&b.estimate.upper_us());
+        let by_time = |a: &&Contender, b: &&Contender| a.times.upper_us().total_cmp(&b.times.upper_us());
         let fastest = of_place.iter().min_by(by_time)?;
         let default = of_place.iter().filter(|c| c.is_default).max_by_key(|c| c.trial);
         let even = match default {
-            Some(default) if !fastest.estimate.beats(&default.estimate) => vec![default],
+            Some(default) if !fastest.times.beats(&default.times) => vec![default],
             _ => of_place.iter().filter(|c| may_win(c, fastest, default)).collect(),
         };
-        let mut near: Vec<_> = of_place.iter().filter(|c| fastest.estimate.is_near(&c.estimate)).collect();
-        near.sort_by(|a, b| a.estimate.median_us.total_cmp(&b.estimate.median_us));
+        let mut near: Vec<_> = of_place.iter().filter(|c| fastest.times.is_near(&c.times)).collect();
+        near.sort_by(|a, b| a.times.median_us.total_cmp(&b.times.median_us));
         Some(Self { fastest, default, even, near })
     }
 }
 
+/// Neither few rounds nor scatter of its own make a trial one that may win: it counts as measured as surely as the fastest.
 fn may_win(contender: &Contender, fastest: &Contender, default: Option<&Contender>) -> bool {
-    let estimate = &contender.estimate;
-    !fastest.estimate.beats(estimate)
-        && estimate.rounds >= fastest.estimate.rounds
-        && default.is_none_or(|default| estimate.beats(&default.estimate))
+    let (times, best) = (&contender.times, &fastest.times);
+    let as_sure = Times { error_us: times.error_us.min(best.error_us), ..*times };
+    !best.beats(&as_sure) && times.rounds >= best.rounds && default.is_none_or(|default| times.beats(&default.times))
 }

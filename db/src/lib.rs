@@ -8,7 +8,7 @@
 //! another source, or compiled by another NVRTC, is stale: its trials stay, and win nothing.
 //!
 //! **Winners** follow from the single samples each time they are asked for; no median is stored. What is noise is said
-//! in `estimate`, who wins in `contest`. A kernel that was wrong, crashed or hung at any shape wins at none on that GPU.
+//! in `times`, who wins in `contest`. A kernel that was wrong, crashed or hung at any shape wins at none on that GPU.
 //!
 //! **Durability.** `synchronous=FULL`: the log is synced at each commit, so a recorded trial
 //! survives `kill -9` (for which `NORMAL` would do) and a power cut (for which it would not). A
@@ -20,8 +20,8 @@
 
 mod contest;
 mod db;
+mod diff;
 mod error;
-mod estimate;
 mod filesystem;
 mod model;
 mod open;
@@ -29,14 +29,16 @@ mod query;
 mod record;
 mod resume;
 mod row;
+mod times;
 mod winners;
 
 pub use db::Db;
+pub use diff::{Difference, Pairing, Side, Verdict, diff};
 pub use error::DbError;
-pub use estimate::Estimate;
 pub use model::{
     Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialId,
     TrialKey, TrialRecord,
 };
 pub use query::{Answer, Query};
-pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Times, Winner, WinnerFilter};
+pub use times::Times;
+pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Winner, WinnerFilter};

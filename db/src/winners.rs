@@ -1,9 +1,8 @@
 //! Winners: what `contest` decides and the view `predicted_winners` says, each with its record.
 
 use crate::contest::{Contender, Contest, contenders, decide};
-use crate::estimate::Estimate;
 use crate::row::{EnvironmentRow, KernelRow, undecodable};
-use crate::{Db, DbError, EnvironmentKey, KernelKey, KernelRecord, RunId, TrialId};
+use crate::{Db, DbError, EnvironmentKey, KernelKey, KernelRecord, RunId, Times, TrialId};
 use nvkv_spec::{GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target};
 use serde::Serialize;
 use sqlx::types::Json;
@@ -27,30 +26,6 @@ impl WinnerFilter {
     /// Every winner of a target.
     pub fn of(target: Target) -> Self {
         Self { target, environment: None, problems: Vec::new(), shape: None }
-    }
-}
-
-/// The samples of one trial, summed up.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Times {
-    /// Median, µs.
-    pub median_us: f64,
-    /// Fastest sample, µs.
-    pub min_us: f64,
-    /// Interquartile range (nearest rank), µs.
-    pub iqr_us: f64,
-    /// Standard error of the median, µs; the spread between rounds is in it.
-    pub error_us: f64,
-    /// Number of samples.
-    pub samples: u64,
-    /// Rounds of measuring that they come from.
-    pub rounds: u64,
-}
-
-impl From<Estimate> for Times {
-    fn from(e: Estimate) -> Self {
-        let Estimate { median_us, error_us, min_us, iqr_us, samples, rounds } = e;
-        Self { median_us, min_us, iqr_us, error_us, samples, rounds }
     }
 }
 
@@ -300,10 +275,10 @@ struct WinnerRow {
 
 impl WinnerRow {
     fn winner(self, contest: &Contest) -> Result<Winner, sqlx::Error> {
-        let estimate = contest.winner.estimate;
+        let times = contest.winner.times;
         let beaten = |default: &Contender| DefaultTimes {
-            median_us: default.estimate.median_us,
-            beaten: estimate.beats(&default.estimate),
+            median_us: default.times.median_us,
+            beaten: times.beats(&default.times),
         };
         let others = contest.near.iter().filter(|near| near.trial != self.trial);
         Ok(Winner {
@@ -315,7 +290,7 @@ impl WinnerRow {
             shape: self.shape,
             split: self.split,
             is_default: self.is_default,
-            times: estimate.into(),
+            times,
             error: self.error,
             bytes: self.bytes.unsigned_abs(),
             read_ceiling_gbps: self.read_ceiling_gbps,
@@ -331,7 +306,7 @@ fn near_tie(near: &Contender) -> Result<NearTie, sqlx::Error> {
     Ok(NearTie {
         kernel_id: near.kernel_id.clone(),
         split: split.map_err(|e| undecodable("split", e))?,
-        times: near.estimate.into(),
+        times: near.times,
     })
 }
 

@@ -381,9 +381,10 @@ proptest! {
         let n = sorted.len();
         let median = if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
         prop_assert!((times.median_us - median).abs() <= 1e-12 * median, "{} for {median}", times.median_us);
-        prop_assert_eq!(times.min_us, sorted[0]);
+        let close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * sorted[n - 1]; // samples are read with 15 digits
+        prop_assert!(close(times.min_us, sorted[0]));
         let rank = |quarter: usize| sorted[(quarter * n).div_ceil(4) - 1];
-        prop_assert_eq!(times.iqr_us, rank(3) - rank(1));
+        prop_assert!(close(times.iqr_us, rank(3) - rank(1)));
         prop_assert_eq!(times.samples, n as u64);
     }
 }

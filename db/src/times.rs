@@ -1,7 +1,9 @@
 //! What samples say of a time, how far they can be trusted, and whether two of them differ. The only place that decides
 //! it: winners, near ties, the verdict on the default and the comparison of databases all ask here.
 
-/// Standard deviations between rounds of measuring the same kernel, as a share of its time, where nothing else is known.
+use serde::Serialize;
+
+/// Standard deviation between rounds of measuring the same kernel, as a share of its time, where nothing else is known.
 /// Measured on an H200: of 3,300 kernels and splits timed twice in one process, more than 1 % of the pairs differ by
 /// more than 3.29 standard errors with half of it, and less than 0.7 % do with this.
 const ROUND_SPREAD: f64 = 0.01;
@@ -17,9 +19,9 @@ const NOISE: f64 = 1.96;
 /// and for the difference of two, as the repeatability limit of ISO 5725-6, 4.1.)
 const NEAR: f64 = NOISE + 2.33 * std::f64::consts::SQRT_2;
 
-/// A time with its standard error.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+/// The samples of one trial, summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Times {
     /// Median of all samples, µs.
     pub median_us: f64,
     /// Its standard error, µs.
@@ -34,7 +36,7 @@ pub struct Estimate {
     pub rounds: u64,
 }
 
-impl Estimate {
+impl Times {
     /// Of samples, µs, in rounds; none where there is no sample.
     ///
     /// One-way random effects: a sample is the true time, plus what its round is off by, plus scatter within the round.
@@ -90,6 +92,11 @@ impl Estimate {
         self.lead_over(other) <= NEAR
     }
 
+    /// How far apart the true times may well be, µs: the difference and its noise.
+    pub fn largest_gap(&self, other: &Self) -> f64 {
+        (other.median_us - self.median_us).abs() + NOISE * self.error_us.hypot(other.error_us)
+    }
+
     /// A time that the true one is hardly above, µs: few or scattered samples make it long.
     pub fn upper_us(&self) -> f64 {
         self.median_us + NOISE * self.error_us
@@ -124,13 +131,13 @@ mod tests {
 
     #[test]
     fn the_error_of_one_calm_round_is_the_prior_and_the_clock() {
-        let one = Estimate::of(&[vec![100.0; 7]]).unwrap();
+        let one = Times::of(&[vec![100.0; 7]]).unwrap();
         assert!(close(one.error_us, (1.0 + CLOCK).sqrt()), "{one:?}");
     }
 
     #[test]
     fn rounds_that_agree_shorten_the_error_and_rounds_that_differ_lengthen_it() {
-        let of = |medians: [f64; 5]| Estimate::of(&medians.map(|m| vec![m; 9])).unwrap().error_us;
+        let of = |medians: [f64; 5]| Times::of(&medians.map(|m| vec![m; 9])).unwrap().error_us;
         // The prior's two degrees of freedom of six, over five rounds.
         assert!(close(of([100.0; 5]), (2.0f64 / 6.0 / 5.0 + CLOCK).sqrt()));
         // Medians of variance 10, with four degrees of freedom of six.
@@ -142,17 +149,17 @@ mod tests {
     fn scatter_within_rounds_is_not_counted_between_them_again() {
         // Medians differ by less than the scatter within explains.
         let scattered = |middle: f64| vec![80.0, 90.0, middle, 110.0, 120.0];
-        let estimate = Estimate::of(&[scattered(99.0), scattered(100.0), scattered(101.0)]).unwrap();
+        let times = Times::of(&[scattered(99.0), scattered(100.0), scattered(101.0)]).unwrap();
         let deviations_iqr = 22.0; // nearest ranks 4 and 12 of 15: -11 and 11
         let within = std::f64::consts::FRAC_PI_2 * (deviations_iqr / 1.349f64).powi(2) / 15.0;
         let expected = (2.0f64 / 4.0 / 3.0 + within + CLOCK).sqrt();
-        assert!(close(estimate.error_us, expected), "{} for {expected}", estimate.error_us);
+        assert!(close(times.error_us, expected), "{} for {expected}", times.error_us);
     }
 
     #[test]
-    fn no_sample_is_no_estimate() {
-        assert_eq!(Estimate::of(&[]), None);
-        assert_eq!(Estimate::of(&[vec![]]), None);
+    fn no_sample_has_no_time() {
+        assert_eq!(Times::of(&[]), None);
+        assert_eq!(Times::of(&[vec![]]), None);
     }
 
     /// Normal deviates without a crate: the sum of twelve uniform ones, less 6.
@@ -165,14 +172,14 @@ mod tests {
     }
 
     /// A measurement of five rounds of eight samples: rounds off by 0.4 %, samples by 1 %.
-    fn measured(true_us: f64, state: &mut u64) -> Estimate {
+    fn measured(true_us: f64, state: &mut u64) -> Times {
         let rounds: Vec<Vec<f64>> = (0..5)
             .map(|_| {
                 let off = 0.004 * normal(state);
                 (0..8).map(|_| true_us * (1.0 + off + 0.01 * normal(state))).collect()
             })
             .collect();
-        Estimate::of(&rounds).unwrap()
+        Times::of(&rounds).unwrap()
     }
 
     #[test]
@@ -206,7 +213,7 @@ mod tests {
             a in prop::collection::vec(prop::collection::vec(0.01f64..1e6, 1..9), 1..6),
             b in prop::collection::vec(prop::collection::vec(0.01f64..1e6, 1..9), 1..6),
         ) {
-            let (a, b) = (Estimate::of(&a).unwrap(), Estimate::of(&b).unwrap());
+            let (a, b) = (Times::of(&a).unwrap(), Times::of(&b).unwrap());
             prop_assert!(!a.beats(&a) && a.is_near(&a));
             prop_assert!(!(a.beats(&b) && b.beats(&a)));
             prop_assert!(a.error_us > 0.0 && a.upper_us() > a.median_us);
