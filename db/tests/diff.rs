@@ -1,4 +1,5 @@
 //! Two databases compared.
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
 mod common;
 

@@ -139,7 +139,7 @@ fn widest(table: &Table) -> usize {
 fn grid(rows: &[&Row], time: &str, name_width: usize) -> Table {
     let timed = rows.iter().any(|row| row.trust == Trust::Timed);
     let mut header = vec!["shape", "winner", "split", time];
-    header.extend(if timed { ["GB/s", "ceiling", "vs default", "near"].as_slice() } else { &["checked"] });
+    header.extend(if timed { ["GB/s", "ceiling", "default", "near"].as_slice() } else { &["checked"] });
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
@@ -194,11 +194,10 @@ fn checked(evidence: &Evidence) -> &'static str {
 }
 
 fn against_default(row: &Row) -> String {
-    match (row.is_default, row.speedup_over_default, row.beats_default) {
-        (true, ..) => "default".into(),
-        (_, None, _) => "-".into(),
-        (_, Some(speedup), Some(false)) => format!("{speedup:.2}× tie"),
-        (_, Some(speedup), _) => format!("{speedup:.2}×"),
+    match (row.is_default, row.speedup_over_default) {
+        (true, _) => "default".into(),
+        (_, None) => "-".into(),
+        (_, Some(speedup)) => format!("{speedup:.2}×"),
     }
 }
 

@@ -223,7 +223,7 @@ impl<'a> Timing<'a> {
         if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, self.gpu)? {
             return Ok(());
         }
-        self.recall_winner(&mut trials, heat)?;
+        self.recall_best(&mut trials, heat)?;
         for batch in fresh.chunks(BATCH) {
             let timed = self.first_look(heat, batch.to_vec())?;
             merge(&mut trials, &timed);
@@ -241,15 +241,19 @@ impl<'a> Timing<'a> {
         heat.kernels.iter().enumerate().flat_map(of).collect()
     }
 
-    /// What an earlier, interrupted run found best takes part in the run-off.
-    fn recall_winner(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
+    /// What an earlier, interrupted run found best takes part in the run-off, near ties too.
+    fn recall_best(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
         let filter = filter(heat.problem, heat.shape, self.target, self.gpu);
         for winner in self.recorder.db().winners(&filter)? {
-            let is_it = |t: &&mut Trial| {
-                heat.candidate(t).variant == winner.kernel.variant && winner.split.is_none_or(|split| split == t.split)
-            };
-            if let Some(trial) = trials.iter_mut().find(is_it) {
-                trial.timed = Some((winner.times.median_us, winner.times.samples));
+            let best = (winner.kernel.key().kernel_id, winner.split, winner.times);
+            let near = winner.near_ties.into_iter().map(|near| (near.kernel_id, near.split, near.times));
+            for (kernel, split, times) in std::iter::once(best).chain(near) {
+                let is_it = |t: &&mut Trial| {
+                    heat.candidate(t).source.id == kernel && split.is_none_or(|split| split == t.split)
+                };
+                if let Some(trial) = trials.iter_mut().find(is_it) {
+                    trial.timed = Some((times.median_us, times.samples));
+                }
             }
         }
         Ok(())
