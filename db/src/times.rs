@@ -118,7 +118,7 @@ fn iqr(sorted: &[f64]) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     /// Normal deviates without a crate: the sum of twelve uniform ones, less 6.
-    fn normal(state: &mut u64) -> f64 {
+    pub(crate) fn normal(state: &mut u64) -> f64 {
         let mut uniform = || {
             *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (*state >> 11) as f64 / (1u64 << 53) as f64
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// A measurement of five rounds of eight samples: rounds off by 0.4 %, samples by 1 %.
-    fn measured(true_us: f64, state: &mut u64) -> Times {
+    pub(crate) fn measured(true_us: f64, state: &mut u64) -> Times {
         let rounds: Vec<Vec<f64>> = (0..5)
             .map(|_| {
                 let off = 0.004 * normal(state);
