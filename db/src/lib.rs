@@ -7,8 +7,8 @@
 //! `current_trials` keeps the latest of each key. A kernel whose id has since been rendered to
 //! another source, or compiled by another NVRTC, is stale: its trials stay, and win nothing.
 //!
-//! **Winners** are views over the single samples, never stored medians. A kernel that was wrong,
-//! crashed or hung at any shape wins at none on that GPU.
+//! **Winners** follow from the single samples each time they are asked for; no median is stored. What is noise is said
+//! in `times`, who wins in `contest`. A kernel that was wrong, crashed or hung at any shape wins at none on that GPU.
 //!
 //! **Durability.** `synchronous=FULL`: the log is synced at each commit, so a recorded trial
 //! survives `kill -9` (for which `NORMAL` would do) and a power cut (for which it would not). A
@@ -18,7 +18,9 @@
 //! committed metadata for every build, and cannot infer which columns of a view are null. Every
 //! statement is run by a test instead.
 
+mod contest;
 mod db;
+mod diff;
 mod error;
 mod filesystem;
 mod model;
@@ -27,12 +29,16 @@ mod query;
 mod record;
 mod resume;
 mod row;
+mod times;
 mod winners;
 
 pub use db::Db;
+pub use diff::{Difference, Pairing, Side, Verdict, diff};
 pub use error::DbError;
 pub use model::{
-    Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialKey, TrialRecord,
+    Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialId,
+    TrialKey, TrialRecord,
 };
 pub use query::{Answer, Query};
-pub use winners::{DefaultTimes, Emulated, PredictedWinner, Times, Winner, WinnerFilter};
+pub use times::Times;
+pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Winner, WinnerFilter};

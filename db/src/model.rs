@@ -11,6 +11,29 @@ pub struct RunId(pub i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TrialId(pub i64);
 
+/// A row of `measurements`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MeasurementId(pub i64);
+
+/// One round of measuring: trials timed against each other in one order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurement {
+    /// 0 for the first look, 1 and on for the rounds of a run-off.
+    pub round: u32,
+    /// Read ceiling measured beside it, GB/s.
+    pub read_ceiling_gbps: f64,
+    /// Median time of the sentinel, µs; none where it was not timed.
+    pub sentinel_us: Option<f64>,
+    /// Samples that were thrown away and taken again, since a sentinel beside them was disturbed.
+    pub retaken: u32,
+    /// Samples that were thrown away and not replaced.
+    pub missing: u32,
+    /// What the GPU was doing before (clocks, throttle reasons, temperature, power, ECC, MIG, other processes).
+    pub state_before: serde_json::Value,
+    /// The same after.
+    pub state_after: serde_json::Value,
+}
+
 /// One invocation of the tuner, as it starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRun {
@@ -101,6 +124,8 @@ pub struct TrialRecord {
     pub bytes: u64,
     /// Times of single calls, µs, in the order taken; at least one for a timed trial, else none.
     pub samples: Vec<f64>,
+    /// The measurement of each sample; empty where none is known.
+    pub measurements: Vec<MeasurementId>,
 }
 
 /// What identifies a trial within one target and environment; a later trial of the same key supersedes it.

@@ -1,7 +1,7 @@
 //! Writing: runs, the kernels in force, and trials, each in one transaction.
 
 use crate::row::OutcomeRow;
-use crate::{Db, DbError, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialRecord};
+use crate::{Db, DbError, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialId, TrialRecord};
 use nvkv_spec::{GpuEnvironment, KernelId, Outcome, Shape, SplitPolicy};
 use sqlx::types::Json;
 use sqlx::{Connection, SqliteConnection};
@@ -29,6 +29,43 @@ impl Db {
                 .bind(run.0)
                 .bind(read_ceiling_gbps)
                 .bind(Json(state))
+                .execute(connection)
+                .await
+                .map(drop)
+        })
+    }
+
+    /// Stores a round of measuring; the trials that it timed refer to it.
+    pub fn record_measurement(&mut self, run: RunId, measurement: &Measurement) -> Result<MeasurementId, DbError> {
+        let Measurement { round, read_ceiling_gbps, sentinel_us, retaken, missing, state_before, state_after } =
+            measurement;
+        self.run(async |connection| {
+            sqlx::query_scalar(
+                "INSERT INTO measurements (run, round, read_ceiling_gbps, sentinel_us, retaken, missing, state_before,
+                                           state_after)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+            )
+            .bind(run.0)
+            .bind(round)
+            .bind(read_ceiling_gbps)
+            .bind(sentinel_us)
+            .bind(retaken)
+            .bind(missing)
+            .bind(Json(state_before))
+            .bind(Json(state_after))
+            .fetch_one(connection)
+            .await
+            .map(MeasurementId)
+        })
+    }
+
+    /// Stores how long the GPU's part of a run took, and how much of that it waited for compilers, s.
+    pub fn note_pace(&mut self, run: RunId, gpu_seconds: f64, idle_seconds: f64) -> Result<(), DbError> {
+        self.run(async |connection| {
+            sqlx::query("UPDATE runs SET gpu_seconds = ?2, gpu_idle_seconds = ?3 WHERE id = ?1")
+                .bind(run.0)
+                .bind(gpu_seconds)
+                .bind(idle_seconds)
                 .execute(connection)
                 .await
                 .map(drop)
@@ -80,7 +117,7 @@ impl Db {
         self.run(async |connection| {
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
             let id = put_trial(&mut transaction, run, trial).await?;
-            put_samples(&mut transaction, id, &trial.samples).await?;
+            put_samples(&mut transaction, id, trial).await?;
             transaction.commit().await?;
             Ok(TrialId(id))
         })
@@ -98,7 +135,7 @@ impl Db {
                 return Ok(None);
             }
             let id = put_trial(&mut transaction, run, trial).await?;
-            put_samples(&mut transaction, id, &trial.samples).await?;
+            put_samples(&mut transaction, id, trial).await?;
             transaction.commit().await?;
             Ok(Some(TrialId(id)))
         })
@@ -141,6 +178,8 @@ fn contradiction(trial: &TrialRecord) -> Option<&'static str> {
         Some("a timed trial has samples, another has none")
     } else if !trial.samples.iter().all(|us| us.is_finite() && *us > 0.0) {
         Some("a sample is not a positive time")
+    } else if !trial.measurements.is_empty() && trial.measurements.len() != trial.samples.len() {
+        Some("each sample has a measurement, or none has")
     } else if (timed || compiled_only) && trial.shape.is_none() {
         Some("a timed or predicted trial has a shape")
     } else if emulated && trial.shape.is_some() {
@@ -315,12 +354,14 @@ async fn put_split(c: &mut SqliteConnection, split: &SplitPolicy) -> Result<(), 
         .map(drop)
 }
 
-async fn put_samples(c: &mut SqliteConnection, trial: i64, samples: &[f64]) -> Result<(), sqlx::Error> {
-    for (idx, microseconds) in (0i64..).zip(samples) {
-        sqlx::query("INSERT INTO samples (trial, idx, microseconds) VALUES (?, ?, ?)")
-            .bind(trial)
+async fn put_samples(c: &mut SqliteConnection, id: i64, trial: &TrialRecord) -> Result<(), sqlx::Error> {
+    let measurements = trial.measurements.iter().map(|m| Some(m.0)).chain(std::iter::repeat(None));
+    for ((idx, microseconds), measurement) in (0i64..).zip(&trial.samples).zip(measurements) {
+        sqlx::query("INSERT INTO samples (trial, idx, microseconds, measurement) VALUES (?, ?, ?, ?)")
+            .bind(id)
             .bind(idx)
             .bind(microseconds)
+            .bind(measurement)
             .execute(&mut *c)
             .await?;
     }

@@ -163,6 +163,7 @@ pub(crate) fn target(text: &str) -> Result<Target, sqlx::Error> {
     text.parse().map_err(|e| undecodable("target", e))
 }
 
-fn undecodable(column: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
+/// The error of a column whose text is not what it should be.
+pub(crate) fn undecodable(column: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
     sqlx::Error::ColumnDecode { index: column.into(), source: source.into() }
 }

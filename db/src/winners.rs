@@ -1,11 +1,13 @@
-//! Winners: the views `winners` and `predicted_winners`, read.
+//! Winners: what `contest` decides and the view `predicted_winners` says, each with its record.
 
-use crate::row::{EnvironmentRow, KernelRow};
-use crate::{Db, DbError, EnvironmentKey, KernelKey, KernelRecord, RunId, TrialId};
-use nvkv_spec::{GpuEnvironment, Problem, Shape, SplitPolicy, Target};
+use crate::contest::{Contender, Contest, contenders, decide};
+use crate::row::{EnvironmentRow, KernelRow, undecodable};
+use crate::{Db, DbError, EnvironmentKey, KernelKey, KernelRecord, RunId, Times, TrialId};
+use nvkv_spec::{GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target};
 use serde::Serialize;
 use sqlx::types::Json;
 use sqlx::{FromRow, SqliteConnection};
+use std::collections::HashMap;
 
 /// Which winners are wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,29 +29,28 @@ impl WinnerFilter {
     }
 }
 
-/// The samples of one trial, summed up by the view `trial_times`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Times {
-    /// Median, µs.
-    pub median_us: f64,
-    /// Fastest sample, µs.
-    pub min_us: f64,
-    /// Interquartile range (nearest rank), µs.
-    pub iqr_us: f64,
-    /// Number of samples.
-    pub samples: u64,
-}
-
 /// The default variant at the winner's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DefaultTimes {
     /// Its median, µs.
     pub median_us: f64,
-    /// Whether the winner's median is lower beyond noise (95 %; see the view `winners`).
+    /// Whether the winner is faster beyond noise (95 %). If nothing is, the default is the winner.
     pub beaten: bool,
 }
 
-/// The fastest verified kernel of one target, environment, problem and shape.
+/// A kernel and split that another tune of the same thing on the same GPU might find to be the winner.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NearTie {
+    /// The kernel.
+    pub kernel_id: KernelId,
+    /// The split policy; none for append.
+    pub split: Option<SplitPolicy>,
+    /// Its times.
+    pub times: Times,
+}
+
+/// The verified kernel to use for one target, environment, problem and shape: within noise of the fastest, and never
+/// one that does not beat the default beyond noise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Winner {
     /// The trial it rests on.
@@ -80,6 +81,8 @@ pub struct Winner {
     pub measurement_policy: Option<String>,
     /// The default variant at this shape; none where it was not timed.
     pub default: Option<DefaultTimes>,
+    /// Near ties, the winner aside, fastest first.
+    pub near_ties: Vec<NearTie>,
 }
 
 impl Winner {
@@ -134,19 +137,14 @@ impl Db {
     /// The winners that `filter` lets through, in order of problem, shape and environment.
     pub fn winners(&self, filter: &WinnerFilter) -> Result<Vec<Winner>, DbError> {
         self.run(async |connection| {
-            let mut winners = Vec::new();
-            for problem in problem_ids(connection, filter).await? {
-                let rows: Vec<WinnerRow> = sqlx::query_as(WINNERS)
-                    .bind(filter.target.name())
-                    .bind(problem)
-                    .bind(filter.shape.map(|s| s.key()))
-                    .bind(filter.environment.as_ref().map(|e| &e.uuid))
-                    .bind(filter.environment.as_ref().map(|e| &e.driver))
-                    .fetch_all(&mut *connection)
-                    .await?;
-                winners.extend(rows.into_iter().map(WinnerRow::winner).collect::<Result<Vec<_>, _>>()?);
-            }
-            Ok(winners)
+            let contenders = contenders(connection, filter).await?;
+            let contests: HashMap<_, _> = decide(&contenders).into_iter().map(|c| (c.winner.trial, c)).collect();
+            let rows: Vec<WinnerRow> = sqlx::query_as(WINNERS)
+                .bind(Json(contests.keys().collect::<Vec<_>>()))
+                .bind(filter.shape.map(|s| s.key()))
+                .fetch_all(connection)
+                .await?;
+            rows.into_iter().filter_map(|row| contests.get(&row.trial).map(|contest| row.winner(contest))).collect()
         })
     }
 
@@ -212,21 +210,17 @@ impl Db {
     }
 }
 
-/// A problem is filtered by its row's id, a constant that SQLite carries into the view: by a name
-/// that is joined to it, the view would be worked out for every problem first.
 const WINNERS: &str = "
-    SELECT w.trial, w.run, t.created_at, s.json AS shape, p.json AS split, w.is_default, w.median_us, w.min_us,
-           w.iqr_us, w.n, t.error, t.bytes, r.read_ceiling_gbps, r.measurement_policy, w.default_median_us,
-           w.beats_default, k.*, e.*
-    FROM winners AS w
-    JOIN trials AS t ON t.id = w.trial
-    JOIN runs AS r ON r.id = w.run
-    JOIN shapes AS s ON s.id = w.shape
-    JOIN kernel_records AS k ON k.kernel = w.kernel
-    JOIN environments AS e ON e.id = w.environment
-    LEFT JOIN splits AS p ON p.id = w.split
-    WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2) AND (?3 IS NULL OR s.key = ?3)
-      AND (?4 IS NULL OR (e.uuid = ?4 AND e.driver = ?5))
+    SELECT t.id AS trial, t.run, t.created_at, s.json AS shape, p.json AS split, t.is_default, t.error, t.bytes,
+           r.read_ceiling_gbps, r.measurement_policy, k.*, e.*
+    FROM json_each(?1) AS w
+    JOIN trials AS t ON t.id = w.value
+    JOIN runs AS r ON r.id = t.run
+    JOIN shapes AS s ON s.id = t.shape
+    JOIN kernel_records AS k ON k.kernel = t.kernel
+    JOIN environments AS e ON e.id = r.environment
+    LEFT JOIN splits AS p ON p.id = t.split
+    WHERE ?2 IS NULL OR s.key = ?2
     ORDER BY k.problem_key, s.batch, s.context, s.tokens, s.kv_heads, e.name, e.uuid, e.driver";
 
 const PREDICTED_WINNERS: &str = "
@@ -242,8 +236,13 @@ const PREDICTED_WINNERS: &str = "
     WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2) AND (?3 IS NULL OR s.key = ?3)
     ORDER BY k.problem_key, s.batch, s.context, s.tokens, s.kv_heads";
 
-/// The rows of the filter's problems, in order of their names; one `None` where it wants them all.
-async fn problem_ids(c: &mut SqliteConnection, filter: &WinnerFilter) -> Result<Vec<Option<i64>>, sqlx::Error> {
+/// The rows of the filter's problems, in order of their names; one `None` where it wants them all. A problem is filtered
+/// by its row's id, a constant that SQLite carries into a view: by a name that is joined to it, the view would be
+/// worked out for every problem first.
+pub(crate) async fn problem_ids(
+    c: &mut SqliteConnection,
+    filter: &WinnerFilter,
+) -> Result<Vec<Option<i64>>, sqlx::Error> {
     if filter.problems.is_empty() {
         return Ok(vec![None]);
     }
@@ -264,16 +263,10 @@ struct WinnerRow {
     #[sqlx(json(nullable))]
     split: Option<SplitPolicy>,
     is_default: bool,
-    median_us: f64,
-    min_us: f64,
-    iqr_us: f64,
-    n: i64,
     error: f64,
     bytes: i64,
     read_ceiling_gbps: Option<f64>,
     measurement_policy: Option<String>,
-    default_median_us: Option<f64>,
-    beats_default: Option<bool>,
     #[sqlx(flatten)]
     kernel: KernelRow,
     #[sqlx(flatten)]
@@ -281,7 +274,13 @@ struct WinnerRow {
 }
 
 impl WinnerRow {
-    fn winner(self) -> Result<Winner, sqlx::Error> {
+    fn winner(self, contest: &Contest) -> Result<Winner, sqlx::Error> {
+        let times = contest.winner.times;
+        let beaten = |default: &Contender| DefaultTimes {
+            median_us: default.times.median_us,
+            beaten: times.beats(&default.times),
+        };
+        let others = contest.near.iter().filter(|near| near.trial != self.trial);
         Ok(Winner {
             trial: TrialId(self.trial),
             run: RunId(self.run),
@@ -291,22 +290,24 @@ impl WinnerRow {
             shape: self.shape,
             split: self.split,
             is_default: self.is_default,
-            times: Times {
-                median_us: self.median_us,
-                min_us: self.min_us,
-                iqr_us: self.iqr_us,
-                samples: self.n.unsigned_abs(),
-            },
+            times,
             error: self.error,
             bytes: self.bytes.unsigned_abs(),
             read_ceiling_gbps: self.read_ceiling_gbps,
             measurement_policy: self.measurement_policy,
-            default: self
-                .default_median_us
-                .zip(self.beats_default)
-                .map(|(median_us, beaten)| DefaultTimes { median_us, beaten }),
+            default: contest.default.map(beaten),
+            near_ties: others.map(|near| near_tie(near)).collect::<Result<_, _>>()?,
         })
     }
+}
+
+fn near_tie(near: &Contender) -> Result<NearTie, sqlx::Error> {
+    let split = near.split.as_ref().map(|split| serde_json::from_str(&split.json)).transpose();
+    Ok(NearTie {
+        kernel_id: near.kernel_id.clone(),
+        split: split.map_err(|e| undecodable("split", e))?,
+        times: near.times,
+    })
 }
 
 #[derive(FromRow)]

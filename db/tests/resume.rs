@@ -301,18 +301,44 @@ fn a_run_keeps_what_is_noted() {
     let (mut db, run) = tuning(&path);
     db.note_gpu(run, 4600.0, &serde_json::json!({"throttle": []})).unwrap();
     db.note_gpu(run, 4610.5, &serde_json::json!({"throttle": ["power"]})).unwrap();
+    db.note_pace(run, 60.0, 1.5).unwrap();
+    assert!(db.note_pace(run, 1.0, 1.5).is_err(), "it cannot wait for longer than it takes");
     db.finish_run(run, "2026-11-29T10:05:00Z").unwrap();
     assert!(db.note_gpu(run, 0.0, &serde_json::Value::Null).is_err(), "a ceiling of nothing");
     drop(db);
     use sqlx::ConnectOptions;
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let row: (String, f64, String, String) = runtime.block_on(async {
+    let row: (String, f64, String, String, f64, f64) = runtime.block_on(async {
         let mut c = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
-        sqlx::query_as("SELECT finished_at, read_ceiling_gbps, gpu_state, command FROM runs")
-            .fetch_one(&mut c)
-            .await
-            .unwrap()
+        sqlx::query_as(
+            "SELECT finished_at, read_ceiling_gbps, gpu_state, command, gpu_seconds, gpu_idle_seconds FROM runs",
+        )
+        .fetch_one(&mut c)
+        .await
+        .unwrap()
     });
     let expected = ("2026-11-29T10:05:00Z", 4610.5, r#"{"throttle":["power"]}"#, "nvkv-tune --arch sm_90");
     assert_eq!((row.0.as_str(), row.1, row.2.as_str(), row.3.as_str()), expected);
+    assert_eq!((row.4, row.5), (60.0, 1.5));
+}
+
+#[test]
+fn every_sample_is_kept_with_its_round_and_what_the_gpu_did_then() {
+    let (_folder, path) = place();
+    let (mut db, run) = tuning(&path);
+    common::record_rounds(&mut db, run, timed(4, &[]), &[vec![10.0, 11.0], vec![12.0]]);
+    drop(db);
+    use sqlx::ConnectOptions;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let rows: Vec<(i64, f64, i64, i64)> = runtime.block_on(async {
+        let mut c = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+        sqlx::query_as(
+            "SELECT x.idx, x.microseconds, m.round, json_extract(m.state_before, '$.sm_clock')
+             FROM samples AS x JOIN measurements AS m ON m.id = x.measurement ORDER BY x.idx",
+        )
+        .fetch_all(&mut c)
+        .await
+        .unwrap()
+    });
+    assert_eq!(rows, [(0, 10.0, 1, 1980), (1, 11.0, 1, 1980), (2, 12.0, 2, 1980)]);
 }

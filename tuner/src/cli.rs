@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod cases;
+mod diff;
 mod doctor;
 mod query;
 mod space;
@@ -30,6 +31,7 @@ Examples:
   nvkv-tune --op decode --head-dim 64 --group 8 --window none,128 --sinks
   nvkv-tune query --arch sm_90 --head-dim 128 --group 8 --page-size 16 --batch 64 --context 16384
   nvkv-tune bench --peer flashinfer.json     the bundle's kernels against the read ceiling and a peer
+  nvkv-tune diff before.sqlite after.sqlite  what became slower, as a gate: exit code 1 beyond 3 %
   nvkv-tune verify                           the bundles in kernels-out are whole and right
 
 Exit codes: 0 done, 1 nothing usable came out, 2 bad arguments.";
@@ -59,6 +61,8 @@ enum Command {
     Verify(verify::Args),
     /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer
     Bench(bench::Args),
+    /// Compare two databases: what became faster or slower beyond noise, and whether they agree on who wins
+    Diff(diff::Args),
     /// Say what is found or missing on this machine, and the command that mends it
     Doctor(doctor::Args),
     /// A process that compiles or owns a GPU, started by the tuner
@@ -91,6 +95,7 @@ pub fn main() -> ExitCode {
         Some(Command::Space(args)) => space::run(&args),
         Some(Command::Verify(args)) => verify::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Worker(worker)) => return work(worker),
     };

@@ -67,6 +67,8 @@ pub struct Tuned {
     pub bundle: Option<Written>,
     /// Why the run ended before its work was done.
     pub stopped: Option<&'static str>,
+    /// How fast it was; none where nothing was timed.
+    pub pace: Option<timing::Summary>,
 }
 
 /// Runs the whole job. What was done before, by this command or another, is not done again.
@@ -87,7 +89,7 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let pending = pending::pending(request, &recorder, &candidates)?;
     pending::left_out(&recorder, &candidates).iter().for_each(|note| eprintln!("note: {note}"));
     let progress = Progress::new(plan::work_ms(request, &pending));
-    build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
+    let pace = build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
     if machine.gpu.is_err() {
         let (recorder, cache, progress) = (&mut recorder, &cache, &progress);
         Finalists { request, recorder, cache, progress, stop }.run()?;
@@ -100,6 +102,7 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
         failures: recorder.db().failures(recorder.run())?,
         bundle: written,
         stopped: stop.reason(),
+        pace,
     })
 }
 
@@ -110,14 +113,16 @@ fn build_and_try(
     cache: &cache::Cache,
     recorder: &mut Recorder,
     (progress, stop): (&Progress, &Stop),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<timing::Summary>> {
     let (target, jobs) = (request.machine.target, request.jobs);
     let (sender, built) = mpsc::channel();
     std::thread::scope(|scope| {
         let compiling = scope.spawn(move || compile::all(pending, target, (cache, jobs), (progress, stop), &sender));
         let tried = match &request.machine.gpu {
-            Ok(gpu) => Timing::new(request, gpu, recorder, (progress, stop)).run(built, pending),
-            Err(_) => predict::Prediction { request, recorder, progress }.run(built),
+            Ok(gpu) => {
+                Timing::new(request, gpu, recorder, (progress, stop)).run(built, pending).map(|pace| pace.summary())
+            }
+            Err(_) => predict::Prediction { request, recorder, progress }.run(built).map(|()| None),
         };
         let compiled = compiling.join();
         compiled.map_err(|_| anyhow::anyhow!("the compiling thread panicked; this is a defect of nvkv-tune"))??;

@@ -4,7 +4,9 @@ use crate::bundle::Trust;
 use crate::pipeline::choices::Choice;
 use crate::pipeline::compile::reason;
 use crate::pipeline::plan::Plan;
+use crate::pipeline::progress::seconds;
 use crate::pipeline::space::Space;
+use crate::pipeline::timing::Summary;
 use crate::pipeline::{Request, Tuned};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, HumanCount};
@@ -12,6 +14,7 @@ use nvkv_db::Failure;
 use nvkv_spec::{Evidence, KernelId, Problem, Shape, SplitPolicy};
 use serde::Serialize;
 use serde_json::json;
+use std::time::Duration;
 
 /// Failures that are listed by name; the rest is counted and in the database.
 const FAILURES_SHOWN: usize = 8;
@@ -47,8 +50,10 @@ pub struct Row {
     pub speedup_over_default: Option<f64>,
     /// Whether the winner is faster than the default beyond noise; only where both were timed.
     pub beats_default: Option<bool>,
-    /// Whether it is the default.
+    /// Whether it is the default: where nothing beats that beyond noise, it wins.
     pub is_default: bool,
+    /// How many other kernels and splits another tune might find to win; only where it was timed.
+    pub near_ties: Option<usize>,
     /// GPU that timed it.
     pub gpu: Option<String>,
 }
@@ -76,6 +81,7 @@ impl From<&Choice> for Row {
             speedup_over_default: winner.and(choice.default_us()).map(|us| us / choice.us()),
             beats_default: winner.and_then(|w| w.default).map(|d| d.beaten),
             is_default: choice.is_default(),
+            near_ties: winner.map(|w| w.near_ties.len()),
             gpu: winner.map(|w| w.environment.name.clone()),
         }
     }
@@ -133,7 +139,7 @@ fn widest(table: &Table) -> usize {
 fn grid(rows: &[&Row], time: &str, name_width: usize) -> Table {
     let timed = rows.iter().any(|row| row.trust == Trust::Timed);
     let mut header = vec!["shape", "winner", "split", time];
-    header.extend(if timed { ["GB/s", "ceiling", "vs default"].as_slice() } else { &["checked"] });
+    header.extend(if timed { ["GB/s", "ceiling", "default", "near"].as_slice() } else { &["checked"] });
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
@@ -144,6 +150,7 @@ fn grid(rows: &[&Row], time: &str, name_width: usize) -> Table {
             cells.push(row.gbps.map_or("-".into(), |gbps| format!("{gbps:.0}")));
             cells.push(row.share_of_read_ceiling.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share)));
             cells.push(against_default(row));
+            cells.push(row.near_ties.map_or("-".into(), |n| n.to_string()));
         } else {
             cells.push(row.predicted_us.map_or("-".into(), two_digits));
             cells.push(checked(&row.evidence).into());
@@ -187,11 +194,10 @@ fn checked(evidence: &Evidence) -> &'static str {
 }
 
 fn against_default(row: &Row) -> String {
-    match (row.is_default, row.speedup_over_default, row.beats_default) {
-        (true, ..) => "default".into(),
-        (_, None, _) => "-".into(),
-        (_, Some(speedup), Some(false)) => format!("{speedup:.2}× tie"),
-        (_, Some(speedup), _) => format!("{speedup:.2}×"),
+    match (row.is_default, row.speedup_over_default) {
+        (true, _) => "default".into(),
+        (_, None) => "-".into(),
+        (_, Some(speedup)) => format!("{speedup:.2}×"),
     }
 }
 
@@ -206,9 +212,21 @@ pub fn json(request: &Request, tuned: &Tuned) -> serde_json::Value {
         "database": request.db,
         "bundle": tuned.bundle.as_ref().map(|bundle| &bundle.folder),
         "stopped": tuned.stopped,
+        "pace": tuned.pace,
         "rows": rows,
         "failures": tuned.failures,
     })
+}
+
+/// How fast the GPU went through trials, in words.
+pub fn pace(pace: &Summary) -> String {
+    format!(
+        "{} trials in {} since the first kernel was built: {} an hour; the GPU waited for compilers {:.0} % of that",
+        HumanCount(pace.trials),
+        seconds(Duration::from_secs_f64(pace.seconds)),
+        HumanCount(pace.trials_an_hour as u64),
+        100.0 * pace.idle_share,
+    )
 }
 
 /// The failures of a run: counts by kind, and the first few with their reasons.
@@ -324,6 +342,7 @@ mod tests {
             speedup_over_default: Some(1.01),
             beats_default: Some(false),
             is_default: false,
+            near_ties: Some(12),
             gpu: None,
         }
     }

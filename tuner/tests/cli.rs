@@ -238,8 +238,16 @@ fn record_failures(db: &Path, nvrtc: &str) -> usize {
             compiled: None,
         };
         let outcome = Outcome::CompileFailed { log: "kernel.cu(7): error: no such thing".into() };
-        let trial =
-            TrialRecord { kernel, shape: None, split: None, is_default: false, outcome, bytes: 0, samples: vec![] };
+        let trial = TrialRecord {
+            kernel,
+            shape: None,
+            split: None,
+            is_default: false,
+            outcome,
+            bytes: 0,
+            samples: vec![],
+            measurements: vec![],
+        };
         db.record(id, &trial).unwrap();
     }
     variants.len()
@@ -546,6 +554,7 @@ fn record_as_wrong(place: &Place, kernel: &Value) {
         outcome: Outcome::Wrong { error: 0.5, detail: "kv_len 17".into() },
         bytes: 0,
         samples: Vec::new(),
+        measurements: Vec::new(),
     };
     let mut db = Db::open(&place.path("db/nvkv.sqlite")).unwrap();
     let id = db.begin_run(&run).unwrap();
@@ -843,4 +852,81 @@ fn with_a_gpu_kernels_are_verified_timed_and_not_tried_twice() {
     tune().assert().code(0).stderr(contains("nothing to do"));
     assert_eq!(place.trials(), trials);
     place.nvkv().env_remove("CUDA_VISIBLE_DEVICES").arg("verify").assert().code(0).stderr(contains("cases"));
+}
+
+/// A database in `place` with one kernel of the tiny problem, timed in one round.
+fn timed_database(place: &Place, name: &str, us: f64) -> PathBuf {
+    let path = place.path(name);
+    let problem = Problem::Append(AppendProblem {
+        kv_format: KvFormat::Nvfp4,
+        head_dim: 64,
+        page_size: 16,
+        dtype: Dtype::F16,
+        v_scale_order: VScaleOrder::Linear,
+    });
+    let variant = variants(&problem, Preset::Quick)[0];
+    let source = render(&problem, &variant, Target::Sm90a).unwrap();
+    let mut db = Db::open(&path).unwrap();
+    let run = NewRun {
+        started_at: "2026-11-29T10:00:00Z".into(),
+        command: "nvkv-tune".into(),
+        target: Target::Sm90a,
+        preset: "quick".into(),
+        generator: "0.1.0".into(),
+        nvrtc: "13.0".into(),
+        environment: Some(GpuEnvironment { name: "H200".into(), uuid: "GPU-1".into(), ..Default::default() }),
+        measurement_policy: None,
+    };
+    let run = db.begin_run(&run).unwrap();
+    let facts = nvkv_spec::CompileFacts::default();
+    let kernel = KernelRecord {
+        target: Target::Sm90a,
+        problem,
+        variant,
+        source_hash: source.hash,
+        nvrtc: "13.0".into(),
+        generator: "0.1.0".into(),
+        compiled: Some(nvkv_db::Compiled { cubin_hash: "hash".into(), facts }),
+    };
+    let shape = nvkv_spec::Shape::Append { tokens: 64, kv_heads: 8 };
+    let trial = TrialRecord {
+        kernel,
+        shape: Some(shape),
+        split: None,
+        is_default: false,
+        outcome: Outcome::Timed { error: 0.0 },
+        bytes: shape.bytes(&problem),
+        samples: vec![us; 7],
+        measurements: Vec::new(),
+    };
+    db.record(run, &trial).unwrap();
+    path
+}
+
+#[test]
+fn diff_is_a_gate_with_exit_codes() {
+    let place = Place::new();
+    for (name, us) in [("a.sqlite", 100.0), ("same.sqlite", 100.0), ("slow.sqlite", 110.0), ("hidden.sqlite", 102.0)] {
+        timed_database(&place, name, us);
+    }
+    let diff = |b: &str| {
+        let mut command = place.nvkv();
+        command.args(["diff", "a.sqlite", b]);
+        command
+    };
+    diff("same.sqlite")
+        .args(["--fail-slower", "5%"])
+        .assert()
+        .success()
+        .stdout(contains("1 compared: 1 same, 0 faster, 0 slower, 0 ambiguous").and(contains("100.0 % agree")));
+    diff("slow.sqlite").assert().code(1).stdout(contains("slower").and(contains("(+10.0 %)")));
+    diff("slow.sqlite").args(["--fail-slower", "15"]).assert().success();
+    diff("hidden.sqlite").assert().success().stdout(contains("1 ambiguous"));
+    diff("missing.sqlite").assert().code(2).stderr(contains("no database at missing.sqlite"));
+    diff("same.sqlite").args(["--fail-slower", "fast"]).assert().code(2).stderr(contains("such as 3%"));
+    assert!(!place.path("missing.sqlite").exists());
+    let json = diff("slow.sqlite").arg("--json").output().unwrap().stdout;
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!((&json["slower_beyond_threshold"], &json["agreement"]), (&Value::from(1), &Value::from(1.0)));
+    assert_eq!(json["rows"][0]["difference"]["verdict"], "slower");
 }

@@ -114,6 +114,7 @@ pub fn timed(kernel: &Kernel, shape: Shape, splits: u32) -> Selection {
         gbps: Some(3021.25),
         share_of_read_ceiling: Some(0.654_321),
         default_median_us: Some(14.25),
+        near_ties: None,
         regret: None,
         predicted_us: None,
     }

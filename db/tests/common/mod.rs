@@ -1,7 +1,7 @@
 //! Kernels, trials and GPUs for the tests: small, and different where a test needs them to be.
 #![allow(dead_code, reason = "each test file uses its share")]
 
-use nvkv_db::{Compiled, Db, KernelRecord, NewRun, RunId, TrialRecord};
+use nvkv_db::{Compiled, Db, KernelRecord, Measurement, NewRun, RunId, TrialId, TrialRecord};
 use nvkv_spec::{
     AppendMode, AppendProblem, AppendVariant, CompileFacts, DecodeProblem, DecodeVariant, Dequant, Dtype,
     GpuEnvironment, KvFormat, Lengths, Mma, Numerics, Operands, Outcome, Problem, Shape, SplitPolicy, Staging, Target,
@@ -120,7 +120,35 @@ pub fn timed(warps: u32, samples: &[f64]) -> TrialRecord {
         outcome: Outcome::Timed { error: 3e-4 },
         bytes: shape(64, 4096).bytes(&problem),
         samples: samples.to_vec(),
+        measurements: Vec::new(),
     }
+}
+
+/// `trial` with samples of several rounds of measuring, recorded.
+pub fn record_rounds(db: &mut Db, run: RunId, trial: TrialRecord, rounds: &[Vec<f64>]) -> TrialId {
+    let mut measured = TrialRecord { samples: Vec::new(), measurements: Vec::new(), ..trial };
+    for (round, samples) in (1..).zip(rounds) {
+        let state = serde_json::json!({ "sm_clock": 1980 });
+        let measurement = Measurement {
+            round,
+            read_ceiling_gbps: 4600.0,
+            sentinel_us: Some(60.0),
+            retaken: 0,
+            missing: 0,
+            state_before: state.clone(),
+            state_after: state,
+        };
+        let id = db.record_measurement(run, &measurement).unwrap();
+        measured.samples.extend(samples);
+        measured.measurements.extend(samples.iter().map(|_| id));
+    }
+    db.record(run, &measured).unwrap()
+}
+
+/// Five rounds of eight samples around `us`: rounds 0.1 % apart, samples 0.2 %.
+pub fn calm(us: f64) -> Vec<Vec<f64>> {
+    let around = |us: f64, step: f64, n: i32| (0..n).map(move |i| us * (1.0 + step * f64::from(2 * i - n + 1) / 2.0));
+    around(us, 0.001, 5).map(|round| around(round, 0.002, 8).collect()).collect()
 }
 
 /// The same, compiled only.

@@ -179,6 +179,7 @@ fn selection(choice: &Choice) -> Selection {
         gbps: timed.map(|w| w.gbps()),
         share_of_read_ceiling: timed.and_then(|w| w.ceiling_share()),
         default_median_us: timed.and_then(|w| w.default).map(|d| d.median_us),
+        near_ties: timed.map(|w| w.near_ties.len()),
         regret: None,
         predicted_us: predicted,
     }

@@ -108,6 +108,9 @@ fn conclude(request: &Request, tuned: &Tuned) {
         }
         None => eprintln!("nothing usable came out: no bundle was written"),
     }
+    if let Some(pace) = &tuned.pace {
+        eprintln!("{}", report::pace(pace));
+    }
     if let Some(why) = tuned.stopped {
         eprintln!("{why}: run the same command again to go on");
     }

@@ -1,10 +1,11 @@
-//! Timing on the GPU: graph replays with a cold L2, candidates interleaved, beside a read ceiling.
+//! Timing on the GPU: graph replays with a cold L2, candidates interleaved, between sentinels, beside a read ceiling.
 
 mod append;
 mod bench;
 mod decode;
 mod fill;
 mod probe;
+mod sampling;
 mod spot;
 
 use crate::gpu::{CudaError, Device, GpuState, Nvrtc, Timer};
@@ -13,6 +14,7 @@ use crate::worker::{MeasureReport, MeasureRequest};
 use bench::{Bench, Prepared};
 use nvkv_spec::{Outcome, Problem, Shape, Stage};
 use probe::{Probe, ProbeError};
+use sampling::{Sampled, Sampling, Sentinel};
 use std::rc::Rc;
 
 /// Untimed rounds before the first sample: clocks rise, and code and page tables get warm.
@@ -23,6 +25,7 @@ pub(crate) struct Measurer {
     device: Rc<Device>,
     probe: Probe,
     timer: Timer,
+    sentinel: Sentinel,
     bench: Option<(Problem, Shape, Bench)>,
 }
 
@@ -32,7 +35,13 @@ impl Measurer {
         let nvrtc = Nvrtc::load().map_err(|error| ProbeError::Compile(error.into()))?;
         let mut probe = Probe::new(device, &nvrtc)?;
         probe.ceiling()?;
-        Ok(Self { device: device.clone(), probe, timer: Timer::new(device)?, bench: None })
+        Ok(Self {
+            device: device.clone(),
+            probe,
+            timer: Timer::new(device)?,
+            sentinel: Sentinel::default(),
+            bench: None,
+        })
     }
 
     /// Read bandwidth now, GB/s.
@@ -67,8 +76,9 @@ impl Measurer {
         let ready: Vec<&Prepared> = prepared.iter().flatten().collect();
         self.warm_up(&ready)?;
         let before = state();
-        let mut sampled = self.sample(&ready, *samples)?.into_iter();
+        let Sampled { samples, retaken, missing } = self.sample(&ready, *samples)?;
         let after = state();
+        let mut sampled = samples.into_iter();
         let mut results = Vec::new();
         for kernel in &prepared {
             results.push(match kernel {
@@ -81,7 +91,15 @@ impl Measurer {
         }
         drop(prepared);
         self.bench = Some((*problem, *shape, bench));
-        Ok(MeasureReport { candidates: results, read_ceiling_gbps: self.probe.ceiling_again()?, before, after })
+        Ok(MeasureReport {
+            candidates: results,
+            read_ceiling_gbps: self.probe.ceiling_again()?,
+            before,
+            after,
+            sentinel_us: self.sentinel.median(),
+            retaken: retaken as u32,
+            missing: missing as u32,
+        })
     }
 
     /// One more replay must give what the first launch gave: a kernel that does not leave its
@@ -100,16 +118,23 @@ impl Measurer {
         self.device.synchronize()
     }
 
-    /// `samples` rounds over all kernels, each with a cold L2; samples of each kernel, µs.
-    fn sample(&self, kernels: &[&Prepared], samples: u32) -> Result<Vec<Vec<f64>>, CudaError> {
-        let mut sampled = vec![Vec::with_capacity(samples as usize); kernels.len()];
-        for _ in 0..samples {
-            for (kernel, samples) in kernels.iter().zip(&mut sampled) {
-                self.probe.flush()?;
-                samples.push(self.timer.time(|| kernel.graph.replay())?);
-            }
+    /// `samples` samples of each kernel, interleaved, each with a cold L2 and between two sentinels.
+    fn sample(&mut self, kernels: &[&Prepared], samples: u32) -> Result<Sampled, CudaError> {
+        while self.sentinel.is_new() {
+            self.watch()?;
         }
-        Ok(sampled)
+        let mut sampling = Sampling::new(kernels.len(), samples as usize);
+        while let Some(kernel) = sampling.next(self.watch()?) {
+            sampling.take(self.timer.time(|| kernels[kernel].graph.replay())?);
+        }
+        Ok(sampling.end())
+    }
+
+    /// Flushes the L2 and times the sentinel, which is the flush's end; whether it is disturbed.
+    fn watch(&mut self) -> Result<bool, CudaError> {
+        self.probe.flush()?;
+        let us = self.timer.time(|| self.probe.sentinel())?;
+        Ok(self.sentinel.is_disturbed(us))
     }
 }
 

@@ -14,7 +14,7 @@ const FILL: &str = "nvkv_probe_fill";
 const THREADS: u32 = 512;
 /// Bytes read for the ceiling, where that much memory is free.
 const CEILING_BYTES: u64 = 4 << 30;
-/// The flush reads this many times the L2.
+/// The flush and the sentinel after it read this many times the L2 together.
 const FLUSH_L2S: u64 = 4;
 /// Grids tried for the ceiling, blocks an SM.
 const BLOCKS_PER_SM: [u32; 4] = [2, 4, 8, 16];
@@ -34,13 +34,13 @@ pub(crate) enum ProbeError {
 
 /// The probe's kernels and its buffer.
 pub(crate) struct Probe {
-    read: Kernel,
+    read_kernel: Kernel,
     fill: Kernel,
     buffer: Buffer,
     sink: Buffer,
     timer: Timer,
     sms: u32,
-    flush_bytes: u64,
+    l2_bytes: u64,
     best_grid: u32,
 }
 
@@ -52,17 +52,17 @@ impl Probe {
         let known = Target::of_capability(major, minor).map(|target| target.name().to_string());
         let arch = known.unwrap_or_else(|| format!("sm_{major}{minor}"));
         let cubin = compile(nvrtc, SOURCE, &arch, READ)?.cubin;
-        let flush_bytes = FLUSH_L2S * device.l2_bytes()?;
-        let bytes = CEILING_BYTES.min(device.free_memory()? / 4).max(flush_bytes).next_multiple_of(16);
+        let l2_bytes = device.l2_bytes()?;
+        let bytes = CEILING_BYTES.min(device.free_memory()? / 4).max(FLUSH_L2S * l2_bytes).next_multiple_of(16);
         let sms = device.sms()?;
         let probe = Self {
-            read: Kernel::load(device, &cubin, READ)?,
+            read_kernel: Kernel::load(device, &cubin, READ)?,
             fill: Kernel::load(device, &cubin, FILL)?,
             buffer: Buffer::new(device, bytes as usize)?,
             sink: Buffer::from_slice(device, &[0u32])?,
             timer: Timer::new(device)?,
             sms,
-            flush_bytes,
+            l2_bytes,
             best_grid: 8 * sms,
         };
         probe.fill(probe.buffer.address(), bytes, 0, Pattern { keep: u32::MAX, add: 0 })?;
@@ -78,9 +78,15 @@ impl Probe {
         self.fill.launch(self.geometry(8 * self.sms), &params)
     }
 
-    /// Evicts the L2: reads over four times its size.
+    /// Evicts what a kernel left in the L2, dirty lines too: reads over three times its size. [`Self::sentinel`] reads
+    /// over the rest.
     pub(crate) fn flush(&self) -> Result<(), CudaError> {
-        self.launch_read(self.best_grid, self.flush_bytes)
+        self.read(self.best_grid, self.l2_bytes, (FLUSH_L2S - 1) * self.l2_bytes)
+    }
+
+    /// Work that is the same each time, after [`Self::flush`]: reads as much as the L2 holds, and none of it is there.
+    pub(crate) fn sentinel(&self) -> Result<(), CudaError> {
+        self.read(self.best_grid, 0, self.l2_bytes)
     }
 
     /// Read bandwidth, GB/s: the best of several grids over the whole buffer. Keeps that grid.
@@ -104,16 +110,18 @@ impl Probe {
     fn rate(&self, grid: u32) -> Result<f64, CudaError> {
         let bytes = self.buffer.bytes() as u64;
         let mut best = f64::INFINITY;
-        self.launch_read(grid, bytes)?;
+        self.read(grid, 0, bytes)?;
         for _ in 0..PASSES {
-            best = best.min(self.timer.time(|| self.launch_read(grid, bytes))?);
+            best = best.min(self.timer.time(|| self.read(grid, 0, bytes))?);
         }
         Ok(bytes as f64 / best / 1e3)
     }
 
-    fn launch_read(&self, grid: u32, bytes: u64) -> Result<(), CudaError> {
-        let params = ReadParams { data: self.buffer.address(), sink: self.sink.address(), vectors: bytes / 16 };
-        self.read.launch(self.geometry(grid), &params)
+    /// Reads `bytes` bytes from byte `first` of the buffer on, multiples of 16 (rounded down).
+    fn read(&self, grid: u32, first: u64, bytes: u64) -> Result<(), CudaError> {
+        let data = self.buffer.address() + first / 16 * 16;
+        let params = ReadParams { data, sink: self.sink.address(), vectors: bytes / 16 };
+        self.read_kernel.launch(self.geometry(grid), &params)
     }
 
     fn geometry(&self, blocks: u32) -> Geometry {

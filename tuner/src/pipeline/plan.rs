@@ -3,7 +3,7 @@
 use super::Request;
 use super::cost::*;
 use super::space::{Candidate, Case, Space, splits};
-use super::timing::{ROUND_SAMPLES, RUNOFF, RUNOFF_SAMPLES};
+use super::timing::{ROUND_SAMPLES, RUNOFF, RUNOFF_ROUNDS, RUNOFF_SAMPLES};
 use nvkv_generator::{Preset, Rejection};
 use nvkv_spec::{Problem, Shape, Target, Variant};
 use serde::Serialize;
@@ -108,5 +108,6 @@ fn round_ms(trials: usize) -> u64 {
 }
 
 fn runoff_ms(shapes: &[Shape]) -> u64 {
-    (shapes.len() * (RUNOFF + 1)) as u64 * (TRIAL_MS + u64::from(RUNOFF_SAMPLES) * SAMPLE_MS)
+    let round = TRIAL_MS + u64::from(RUNOFF_SAMPLES) * SAMPLE_MS;
+    (shapes.len() * (RUNOFF + 1)) as u64 * u64::from(RUNOFF_ROUNDS) * round
 }

@@ -2,7 +2,10 @@
 
 use super::cache::Artefact;
 use super::space::Candidate;
-use nvkv_db::{Compiled, Db, DbError, KernelKey, KernelRecord, NewRun, RunId, TrialKey, TrialRecord};
+use super::timing::Pace;
+use nvkv_db::{
+    Compiled, Db, DbError, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialKey, TrialRecord,
+};
 use nvkv_spec::{Outcome, Problem, Shape, SplitPolicy, Target};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -74,18 +77,19 @@ impl Recorder {
             outcome,
             bytes: 0,
             samples: vec![],
+            measurements: vec![],
         })
     }
 
-    /// Stores what became of the candidate at one shape and split.
+    /// Stores what became of the candidate at one shape and split; the samples and the measurement of each.
     pub fn tried(
         &mut self,
         (candidate, artefact): (&Candidate, &Artefact),
         (shape, split): (Shape, SplitPolicy),
         outcome: Outcome,
-        samples: Vec<f64>,
+        (samples, measurements): (Vec<f64>, Vec<MeasurementId>),
     ) -> Result<(), DbError> {
-        let trial = TrialRecord { samples, ..self.trial((candidate, artefact), (shape, split), outcome) };
+        let trial = TrialRecord { samples, measurements, ..self.trial((candidate, artefact), (shape, split), outcome) };
         self.store(trial)
     }
 
@@ -117,13 +121,22 @@ impl Recorder {
             outcome,
             bytes: shape.bytes(problem),
             samples: vec![],
+            measurements: vec![],
         }
     }
 
-    /// Stores the read ceiling (the highest seen in this run, GB/s) and what the GPU was doing.
-    pub fn note_gpu(&mut self, ceiling: f64, state: &serde_json::Value) -> Result<(), DbError> {
-        self.ceiling = self.ceiling.max(ceiling);
-        self.db.note_gpu(self.run, self.ceiling, state)
+    /// Stores a round of measuring, and the read ceiling of the run: the highest seen, GB/s.
+    pub fn measured(&mut self, measurement: &Measurement) -> Result<MeasurementId, DbError> {
+        self.ceiling = self.ceiling.max(measurement.read_ceiling_gbps);
+        let state = serde_json::json!({ "before": measurement.state_before, "after": measurement.state_after });
+        self.db.note_gpu(self.run, self.ceiling, &state)?;
+        self.db.record_measurement(self.run, measurement)
+    }
+
+    /// Stores how long the GPU was at work and waited.
+    pub fn note_pace(&mut self, pace: &Pace) -> Result<(), DbError> {
+        let (seconds, idle) = pace.seconds();
+        self.db.note_pace(self.run, seconds, idle)
     }
 
     /// Ends the run.

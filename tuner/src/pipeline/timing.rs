@@ -1,6 +1,7 @@
 //! With a GPU: each compiled kernel is verified, then all of a problem are timed against each other
-//! at each shape, and the best of them once more, longer, beside the default.
+//! at each shape, and the best of them beside the default once more, in several rounds.
 
+mod pace;
 mod trials;
 
 use super::cache::Artefact;
@@ -10,10 +11,13 @@ use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
 use super::target::DEVICE;
 use super::{Request, cost, stop::Stop};
+use crate::verify::seeded;
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
 use anyhow::Context;
-use nvkv_db::{EnvironmentKey, WinnerFilter};
+use nvkv_db::{EnvironmentKey, Measurement, MeasurementId, WinnerFilter};
 use nvkv_spec::{GpuEnvironment, KernelId, Outcome, Problem, Shape, SplitPolicy, Target};
+pub use pace::{Pace, Summary};
+use rand::seq::SliceRandom;
 use std::collections::HashSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -21,18 +25,20 @@ pub use trials::{RUNOFF, median};
 use trials::{Trial, best, contenders, merge};
 
 /// How times are taken, as stored with each run: a change of any part makes them incomparable.
-pub const POLICY: &str = "graph-replay,cold-l2,interleaved,median,v1";
+pub const POLICY: &str = "graph-replay,cold-l2,interleaved,sentinel,rounds,median,v2";
 /// How long one call to the GPU worker may take. Healthy ones take seconds; a hang costs this much a few times over,
 /// until halving the batch has found the kernel.
 pub const LIMITS: Limits =
     Limits { device: Duration::from_secs(60), verify: Duration::from_secs(60), measure: Duration::from_secs(60) };
 /// Trials timed interleaved: few enough that all see the same clocks, enough that inputs are made seldom.
 const BATCH: usize = 24;
-/// Samples of a trial in the first round.
+/// Samples of a trial in the first look.
 pub const ROUND_SAMPLES: u32 = 7;
-/// Samples of a trial in the run-off.
-pub const RUNOFF_SAMPLES: u32 = 41;
-/// Run-offs at most: another one is due while a trial of the first round is still ahead.
+/// Rounds of a run-off: each loads the kernels anew, with other workspaces, and times them in another order.
+pub const RUNOFF_ROUNDS: u32 = 5;
+/// Samples of a trial in each of them.
+pub const RUNOFF_SAMPLES: u32 = 8;
+/// Run-offs at most: another one is due while a trial of the first look is still ahead.
 const RUNOFFS: usize = 3;
 
 /// The GPU part of a run.
@@ -46,6 +52,7 @@ pub struct Timing<'a> {
     stop: &'a Stop,
     /// Kernels that crashed, hung or were wrong while they were timed: not run again.
     quarantined: HashSet<KernelId>,
+    pace: Pace,
 }
 
 /// A kernel that agreed with the reference.
@@ -64,9 +71,41 @@ struct Heat<'k, 'a> {
     kernels: &'k [Verified<'a>],
 }
 
+/// What measuring gave for one trial: samples, µs, and the measurement of each, or a failure.
+#[derive(Default)]
+struct Taken {
+    samples: Vec<f64>,
+    measurements: Vec<MeasurementId>,
+    failed: Option<Outcome>,
+}
+
+impl Taken {
+    fn new(result: Result<Vec<f64>, Outcome>, measurement: MeasurementId) -> Self {
+        match result {
+            Ok(samples) if samples.is_empty() => {
+                let error = "no sample was undisturbed: the sentinel beside each was slowed down or sped up".into();
+                Self { failed: Some(Outcome::LaunchFailed { error }), ..Self::default() }
+            }
+            Ok(samples) => Self { measurements: vec![measurement; samples.len()], samples, failed: None },
+            Err(outcome) => Self { failed: Some(outcome), ..Self::default() },
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.samples.extend(more.samples);
+        self.measurements.extend(more.measurements);
+    }
+}
+
 impl<'a> Heat<'_, 'a> {
     fn candidate(&self, trial: &Trial) -> &'a Candidate {
         self.kernels[trial.kernel].candidate
+    }
+
+    fn kernel(&self, trial: &Trial) -> CandidateKernel {
+        let Candidate { source, variant, .. } = self.candidate(trial);
+        let cubin = self.kernels[trial.kernel].cubin.clone();
+        CandidateKernel { id: source.id.clone(), variant: *variant, split: trial.split, cubin }
     }
 
     fn is_default(&self, trial: &Trial, target: Target) -> bool {
@@ -83,15 +122,25 @@ impl<'a> Timing<'a> {
         (progress, stop): (&'a Progress, &'a Stop),
     ) -> Self {
         let (target, worker) = (request.machine.target, GpuWorker::new(DEVICE, LIMITS));
-        Self { request, target, gpu, worker, recorder, progress, stop, quarantined: HashSet::new() }
+        Self {
+            request,
+            target,
+            gpu,
+            worker,
+            recorder,
+            progress,
+            stop,
+            quarantined: HashSet::new(),
+            pace: Pace::default(),
+        }
     }
 
     /// Takes kernels as they are compiled: each of `pending` will come, unless the run ends early.
-    pub fn run(&mut self, built: Receiver<Built<'a>>, pending: &[&Candidate]) -> anyhow::Result<()> {
+    pub fn run(&mut self, built: Receiver<Built<'a>>, pending: &[&Candidate]) -> anyhow::Result<Pace> {
         let mut waiting = vec![0; self.request.cases.len()];
         pending.iter().for_each(|candidate| waiting[candidate.case] += 1);
         let mut ready: Vec<Vec<Verified<'a>>> = waiting.iter().map(|_| Vec::new()).collect();
-        for one in built {
+        while let Some(one) = self.pace.wait(|| built.recv().ok()) {
             if self.stop.reason().is_some() {
                 break;
             }
@@ -102,7 +151,9 @@ impl<'a> Timing<'a> {
                 self.time_case(case, &std::mem::take(&mut ready[case]))?;
             }
         }
-        Ok(())
+        self.pace.end();
+        self.recorder.note_pace(&self.pace)?;
+        Ok(self.pace)
     }
 
     /// Whether nothing is left to do for `candidates`, all those of one case.
@@ -172,9 +223,9 @@ impl<'a> Timing<'a> {
         if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, self.gpu)? {
             return Ok(());
         }
-        self.recall_winner(&mut trials, heat)?;
+        self.recall_best(&mut trials, heat)?;
         for batch in fresh.chunks(BATCH) {
-            let timed = self.measure(heat, batch.to_vec(), ROUND_SAMPLES)?;
+            let timed = self.first_look(heat, batch.to_vec())?;
             merge(&mut trials, &timed);
         }
         self.run_off(heat, trials)
@@ -190,26 +241,30 @@ impl<'a> Timing<'a> {
         heat.kernels.iter().enumerate().flat_map(of).collect()
     }
 
-    /// What an earlier, interrupted run found best takes part in the run-off.
-    fn recall_winner(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
+    /// What an earlier, interrupted run found best takes part in the run-off, near ties too.
+    fn recall_best(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
         let filter = filter(heat.problem, heat.shape, self.target, self.gpu);
         for winner in self.recorder.db().winners(&filter)? {
-            let is_it = |t: &&mut Trial| {
-                heat.candidate(t).variant == winner.kernel.variant && winner.split.is_none_or(|split| split == t.split)
-            };
-            if let Some(trial) = trials.iter_mut().find(is_it) {
-                trial.timed = Some((winner.times.median_us, winner.times.samples));
+            let best = (winner.kernel.key().kernel_id, winner.split, winner.times);
+            let near = winner.near_ties.into_iter().map(|near| (near.kernel_id, near.split, near.times));
+            for (kernel, split, times) in std::iter::once(best).chain(near) {
+                let is_it = |t: &&mut Trial| {
+                    heat.candidate(t).source.id == kernel && split.is_none_or(|split| split == t.split)
+                };
+                if let Some(trial) = trials.iter_mut().find(is_it) {
+                    trial.timed = Some((times.median_us, times.samples));
+                }
             }
         }
         Ok(())
     }
 
-    /// Times the best once more beside the default, until the best has as many samples as the others.
+    /// Times the best once more beside the default, until the best was in a run-off.
     fn run_off(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<()> {
         for _ in 0..RUNOFFS {
             trials.retain(|t| self.may_run(heat, t));
             let chosen = contenders(&trials, |t| heat.is_default(t, self.target));
-            let timed = self.measure(heat, chosen, RUNOFF_SAMPLES)?;
+            let timed = self.rounds(heat, chosen)?;
             merge(&mut trials, &timed);
             let settled = |t: &Trial| t.timed.is_some_and(|(_, samples)| samples > u64::from(ROUND_SAMPLES));
             if timed.is_empty() || best(&trials).is_none_or(settled) {
@@ -223,72 +278,135 @@ impl<'a> Timing<'a> {
         !self.quarantined.contains(&heat.candidate(trial).source.id)
     }
 
-    /// Times `trials` against each other, records each, and gives them back with their medians.
-    fn measure(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>, samples: u32) -> anyhow::Result<Vec<Trial>> {
+    /// Times `trials` against each other for the first time, records each, and gives them back with their medians.
+    fn first_look(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<Vec<Trial>> {
         trials.retain(|t| self.may_run(heat, t));
-        if self.stop.reason().is_some() || trials.is_empty() {
+        if self.stop.reason().is_some() {
             return Ok(Vec::new());
         }
-        let candidate = |t: &Trial| CandidateKernel {
-            id: heat.candidate(t).source.id.clone(),
-            variant: heat.candidate(t).variant,
-            split: t.split,
-            cubin: heat.kernels[t.kernel].cubin.clone(),
-        };
+        let mut timed = Vec::new();
+        self.measure(heat, trials, (0, ROUND_SAMPLES), |timing, mut trial, taken| {
+            timing.record(heat, &mut trial, taken)?;
+            timed.push(trial);
+            Ok(())
+        })?;
+        Ok(timed)
+    }
+
+    /// Times `trials` in the rounds of a run-off, records each with the samples of all rounds, and gives them back with
+    /// their medians. One that fails is recorded at once, and in no later round.
+    fn rounds(&mut self, heat: Heat<'_, 'a>, trials: Vec<Trial>) -> anyhow::Result<Vec<Trial>> {
+        if self.stop.reason().is_some() {
+            return Ok(Vec::new());
+        }
         let Heat { problem, shape, .. } = heat;
-        let request = MeasureRequest { problem, shape, candidates: trials.iter().map(candidate).collect(), samples };
-        match self.worker.measure(&request) {
-            Ok(report) => self.take(heat, &mut trials, report, samples)?,
-            Err(outcome) => {
-                self.require_gpu()?;
-                // Alone, or refused before any kernel ran (no memory for this shape): the outcome is theirs.
-                if trials.len() == 1 || matches!(outcome, Outcome::LaunchFailed { .. }) {
-                    trials.iter_mut().try_for_each(|t| self.record(heat, t, Err(outcome.clone()), samples))?;
-                    return Ok(trials);
+        let mut running: Vec<(Trial, Taken)> = trials.into_iter().map(|t| (t, Taken::default())).collect();
+        let mut ended = Vec::new();
+        for round in 1..=RUNOFF_ROUNDS {
+            running.retain(|(t, _)| self.may_run(heat, t));
+            let mut order: Vec<Trial> = running.iter().map(|(t, _)| *t).collect();
+            order.shuffle(&mut seeded(&format!("{}/{}/{round}", problem.key(), shape.key())));
+            self.measure(heat, order, (round, RUNOFF_SAMPLES), |timing, mut trial, taken| {
+                let Some(at) = running.iter().position(|(t, _)| *t == trial) else { return Ok(()) };
+                if taken.failed.is_none() {
+                    running[at].1.add(taken);
+                    return Ok(());
                 }
-                // One bad kernel must not cost the others their result: halve until it stands alone.
-                let right = trials.split_off(trials.len() / 2);
-                trials = self.measure(heat, trials, samples)?;
-                trials.extend(self.measure(heat, right, samples)?);
+                running.remove(at);
+                timing.record(heat, &mut trial, taken)?;
+                ended.push(trial);
+                Ok(())
+            })?;
+        }
+        for (mut trial, taken) in running {
+            self.record(heat, &mut trial, taken)?;
+            ended.push(trial);
+        }
+        Ok(ended)
+    }
+
+    /// Times `trials` against each other, and hands each to `take` with what came of it.
+    fn measure(
+        &mut self,
+        heat: Heat<'_, 'a>,
+        trials: Vec<Trial>,
+        (round, samples): (u32, u32),
+        mut take: impl FnMut(&mut Self, Trial, Taken) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Heat { problem, shape, .. } = heat;
+        let mut groups = vec![trials];
+        while let Some(mut group) = groups.pop() {
+            group.retain(|t| self.may_run(heat, t));
+            if group.is_empty() {
+                continue;
+            }
+            let candidates = group.iter().map(|t| heat.kernel(t)).collect();
+            match self.worker.measure(&MeasureRequest { problem, shape, candidates, samples }) {
+                Ok(report) => {
+                    let measurement = self.note(round, &report)?;
+                    for (trial, result) in group.into_iter().zip(report.candidates) {
+                        take(self, trial, Taken::new(result, measurement))?;
+                    }
+                }
+                Err(outcome) => {
+                    self.require_gpu()?;
+                    // Alone, or refused before any kernel ran (no memory for this shape): the outcome is theirs.
+                    if group.len() == 1 || matches!(outcome, Outcome::LaunchFailed { .. }) {
+                        for trial in group {
+                            take(self, trial, Taken { failed: Some(outcome.clone()), ..Taken::default() })?;
+                        }
+                    } else {
+                        // One bad kernel must not cost the others their result: halve until it stands alone.
+                        let right = group.split_off(group.len() / 2);
+                        groups.extend([right, group]);
+                    }
+                }
             }
         }
-        Ok(trials)
+        Ok(())
     }
 
-    fn take(
-        &mut self,
-        heat: Heat<'_, 'a>,
-        trials: &mut [Trial],
-        report: MeasureReport,
-        asked: u32,
-    ) -> anyhow::Result<()> {
-        let state = serde_json::json!({ "before": report.before, "after": report.after });
-        self.recorder.note_gpu(report.read_ceiling_gbps, &state)?;
-        trials.iter_mut().zip(report.candidates).try_for_each(|(trial, result)| self.record(heat, trial, result, asked))
+    /// Stores a round of measuring.
+    fn note(&mut self, round: u32, report: &MeasureReport) -> anyhow::Result<MeasurementId> {
+        let MeasureReport { read_ceiling_gbps, before, after, sentinel_us, retaken, missing, .. } = report;
+        if *missing > 0 {
+            self.progress.note(&format!(
+                "note: the GPU was disturbed, and {missing} samples are missing: is another process using it, or are its \
+                 clocks held down?"
+            ));
+        }
+        Ok(self.recorder.measured(&Measurement {
+            round,
+            read_ceiling_gbps: *read_ceiling_gbps,
+            sentinel_us: *sentinel_us,
+            retaken: *retaken,
+            missing: *missing,
+            state_before: serde_json::to_value(before)?,
+            state_after: serde_json::to_value(after)?,
+        })?)
     }
 
-    fn record(
-        &mut self,
-        heat: Heat<'_, 'a>,
-        trial: &mut Trial,
-        result: Result<Vec<f64>, Outcome>,
-        asked: u32,
-    ) -> anyhow::Result<()> {
+    /// Stores what became of `trial`, and notes its median.
+    fn record(&mut self, heat: Heat<'_, 'a>, trial: &mut Trial, taken: Taken) -> anyhow::Result<()> {
         let Verified { candidate, artefact, error, .. } = &heat.kernels[trial.kernel];
-        let (step, outcome, samples) = match result {
-            Ok(samples) if !samples.is_empty() => (Step::Timed, Outcome::Timed { error: *error }, samples),
-            Ok(_) => (Step::Failed, Outcome::LaunchFailed { error: "no sample was undisturbed".into() }, Vec::new()),
-            Err(outcome) => (Step::Failed, outcome, Vec::new()),
-        };
-        trial.timed = median(&samples).map(|median| (median, samples.len() as u64));
-        self.progress.add(step, 1, cost::TRIAL_MS + u64::from(asked) * cost::SAMPLE_MS);
+        let Taken { samples, measurements, failed } = taken;
+        trial.timed = median(&samples).filter(|_| failed.is_none()).map(|median| (median, samples.len() as u64));
+        let outcome = failed.unwrap_or(Outcome::Timed { error: *error });
+        let timed = matches!(outcome, Outcome::Timed { .. });
+        self.progress.add(
+            if timed { Step::Timed } else { Step::Failed },
+            1,
+            cost::TRIAL_MS + cost::SAMPLE_MS * samples.len() as u64,
+        );
+        self.pace.count();
         if matches!(outcome, Outcome::Wrong { .. } | Outcome::Crashed { .. } | Outcome::Timeout { .. }) {
             // Such a kernel is not run again, at any shape.
             self.quarantined.insert(candidate.source.id.clone());
             let outcome = at(outcome, heat.shape, trial.split);
             return Ok(self.recorder.failed(candidate, Some(artefact), outcome)?);
         }
-        Ok(self.recorder.tried((candidate, artefact), (heat.shape, trial.split), outcome, samples)?)
+        let place = (heat.shape, trial.split);
+        Ok(self.recorder.tried((candidate, artefact), place, outcome, (samples, measurements))?)
     }
 
     /// A worker that died or hung is a failed trial, unless the GPU itself is gone: that ends the run.
@@ -308,7 +426,7 @@ fn at(outcome: Outcome, shape: Shape, split: SplitPolicy) -> Outcome {
     }
 }
 
-/// Whether the run-off at this shape took place: its winner has more samples than the first round takes.
+/// Whether the run-off at this shape took place: its winner has samples of several rounds.
 fn had_runoff(
     recorder: &Recorder,
     problem: Problem,
@@ -317,7 +435,7 @@ fn had_runoff(
     gpu: &GpuEnvironment,
 ) -> anyhow::Result<bool> {
     let winners = recorder.db().winners(&filter(problem, shape, target, gpu))?;
-    Ok(winners.iter().any(|w| w.times.samples > u64::from(ROUND_SAMPLES)))
+    Ok(winners.iter().any(|w| w.times.rounds > 1))
 }
 
 /// Winners of one problem at one shape on this GPU.

@@ -84,7 +84,7 @@ pub struct MeasureRequest {
     pub shape: Shape,
     /// The kernels, timed interleaved: A B C, A B C, …
     pub candidates: Vec<CandidateKernel>,
-    /// Rounds, so samples a kernel.
+    /// Samples a kernel.
     pub samples: u32,
 }
 
@@ -100,4 +100,10 @@ pub struct MeasureReport {
     pub before: GpuState,
     /// State of the GPU after the last sample.
     pub after: GpuState,
+    /// Running median of the sentinel between the samples, µs; none where nothing was sampled.
+    pub sentinel_us: Option<f64>,
+    /// Samples that were thrown away and taken again, since a sentinel beside them was disturbed.
+    pub retaken: u32,
+    /// Samples that were thrown away and not replaced: the disturbance did not end.
+    pub missing: u32,
 }

@@ -169,6 +169,9 @@ pub struct Selection {
     /// Median of the default variant at this shape, µs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub default_median_us: Option<f64>,
+    /// How many other kernels and splits another tune might find to be the best here.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub near_ties: Option<usize>,
     /// How much slower than the best kernel there this one is at other shapes that it serves, as a share of the best's
     /// time; absent where nobody measured that.
     #[serde(skip_serializing_if = "Option::is_none", default)]

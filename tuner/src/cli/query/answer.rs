@@ -1,7 +1,7 @@
 //! The answer to a query, for people and for programs.
 
 use crate::report::two_digits;
-use nvkv_db::{Answer, Emulated, KernelRecord, PredictedWinner, Query, Winner};
+use nvkv_db::{Answer, Emulated, KernelRecord, NearTie, PredictedWinner, Query, Winner};
 use nvkv_runtime::tune_command;
 use nvkv_spec::{KernelId, Launch, Shape, SplitPolicy};
 use serde_json::{Value, json};
@@ -100,19 +100,41 @@ fn timed(trust: &str, winner: &Winner) -> String {
     let times = &winner.times;
     let gpu = &winner.environment;
     format!(
-        "trust      {trust}\ntime       {:.1} µs median of {} (iqr {:.1}), {:.0} GB/s{share}\ndefault    {default}\n\
+        "trust      {trust}\ntime       {:.1} µs median of {} in {} rounds (error {:.2}, iqr {:.1}), {:.0} GB/s{share}\n\
+             default    {default}\nnear ties  {}\n\
              error      {:.1e} relative, the largest of the verification\n\
              measured   {} on {}, driver {}, NVRTC {}\n",
         times.median_us,
         times.samples,
+        times.rounds,
+        times.error_us,
         times.iqr_us,
         winner.gbps(),
+        near_ties(&winner.near_ties),
         winner.error,
         winner.created_at,
         gpu.name,
         gpu.driver,
         winner.kernel.nvrtc,
     )
+}
+
+/// Near ties that are listed; the rest is counted, and in the JSON.
+const NEAR_TIES_SHOWN: usize = 5;
+
+/// The kernels that another tune might find to win, each with its time.
+fn near_ties(near: &[NearTie]) -> String {
+    let one = |NearTie { kernel_id, split, times }: &NearTie| {
+        let split = split.map_or(String::new(), |split| format!(" {split}"));
+        format!("\n           {kernel_id}{split}: {:.1} µs (error {:.2})", times.median_us, times.error_us)
+    };
+    let shown: String = near.iter().take(NEAR_TIES_SHOWN).map(one).collect();
+    let rest = near.len().saturating_sub(NEAR_TIES_SHOWN);
+    let rest = if rest > 0 { format!("\n           and {rest} more") } else { String::new() };
+    match near.len() {
+        0 => "none: another tune would find the same".into(),
+        n => format!("{n}, which another tune might find to win{shown}{rest}"),
+    }
 }
 
 fn predicted(winner: &PredictedWinner, distance: f64) -> String {
