@@ -3,8 +3,9 @@
 //! The only crate that knows SQL. sqlx is async; its runtime stays inside, behind blocking methods.
 //!
 //! **History.** Trials are added, never changed or deleted. A trial's key is its kernel (target, id,
-//! source, NVRTC), shape, split and environment (board and driver, or none); the view
-//! `current_trials` keeps the latest of each key. A kernel whose id has since been rendered to
+//! source, NVRTC), shape, split and platform (boards of one model under one driver, or none); the view
+//! `current_trials` keeps one of each key: the latest failure, or what was timed since then with the most samples.
+//! Later means by a hybrid logical clock (`0005_history.sql`), not by the machine's. A kernel whose id has since been rendered to
 //! another source, or compiled by another NVRTC, is stale: its trials stay, and win nothing.
 //!
 //! **Winners** are views over the single samples, never stored medians. A kernel that was wrong,
@@ -21,8 +22,10 @@
 mod db;
 mod error;
 mod filesystem;
+mod merge;
 mod model;
 mod open;
+mod quarantine;
 mod query;
 mod record;
 mod resume;
@@ -31,8 +34,10 @@ mod winners;
 
 pub use db::Db;
 pub use error::DbError;
+pub use merge::Merged;
 pub use model::{
     Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialKey, TrialRecord,
 };
+pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
 pub use winners::{DefaultTimes, Emulated, PredictedWinner, Times, Winner, WinnerFilter};

@@ -86,8 +86,7 @@ impl Db {
         })
     }
 
-    /// The same, unless a trial of its key is there already, from whichever run on the same board and driver
-    /// (or on none): then nothing is stored. Several tuners at once store each prediction once this way.
+    /// The same, unless a trial of its key is there already, from whichever run on the same platform (or on no GPU): then nothing is stored. Several tuners at once store each prediction once this way.
     pub fn record_once(&mut self, run: RunId, trial: &TrialRecord) -> Result<Option<TrialId>, DbError> {
         if let Some(problem) = contradiction(trial) {
             return Err(DbError::InvalidTrial { kernel: trial.kernel.key().kernel_id, problem });
@@ -105,20 +104,20 @@ impl Db {
     }
 }
 
-/// Whether a trial of this key was stored by a run in the environment of `run`.
+/// Whether a trial of this key was stored by a run on the platform of `run`.
 async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<bool, sqlx::Error> {
     let key = trial.key();
     sqlx::query_scalar(
         "SELECT EXISTS (
              SELECT 1
-             FROM trials AS t
+             FROM standing_trials AS t
              JOIN kernels AS k ON k.id = t.kernel
              JOIN variants AS v ON v.id = k.variant
-             JOIN runs AS r ON r.id = t.run
              WHERE v.kernel_id = ?2 AND k.target = ?3 AND k.source_hash = ?4 AND k.nvrtc = ?5
                AND t.shape IS (SELECT id FROM shapes WHERE key = ?6)
                AND t.split IS (SELECT id FROM splits WHERE key = ?7)
-               AND r.environment IS (SELECT environment FROM runs WHERE id = ?1)
+               AND t.environment IS (SELECT p.environment FROM runs AS r LEFT JOIN platforms AS p
+                                     ON p.board = r.environment WHERE r.id = ?1)
          )",
     )
     .bind(run.0)
@@ -179,8 +178,11 @@ async fn put_environment(c: &mut SqliteConnection, e: &GpuEnvironment) -> Result
 
 async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64>) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(
-        "INSERT INTO runs (started_at, command, target, preset, generator, nvrtc, environment, measurement_policy)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+        "INSERT INTO runs (started_at, command, target, preset, generator, nvrtc, environment, measurement_policy,
+                           identity, clock)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, lower(hex(randomblob(16))),
+                 max(CAST(1e6 * unixepoch('subsec') AS INTEGER), (SELECT coalesce(max(clock), 0) + 1 FROM runs)))
+         RETURNING id",
     )
     .bind(&run.started_at)
     .bind(&run.command)
@@ -205,9 +207,10 @@ async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) ->
     let outcome = OutcomeRow::from(&trial.outcome);
     sqlx::query_scalar(
         "INSERT INTO trials (run, kernel, shape, split, is_default, outcome, stage, message, error, cases, limit_s,
-                             predicted_us, bytes)
+                             predicted_us, bytes, clock)
          VALUES (?, ?, (SELECT id FROM shapes WHERE key = ?), (SELECT id FROM splits WHERE key = ?),
-                 ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                 ?, ?, ?, ?, ?, ?, ?, ?, ?,
+                 max(CAST(1e6 * unixepoch('subsec') AS INTEGER), (SELECT coalesce(max(clock), 0) + 1 FROM trials)))
          RETURNING id",
     )
     .bind(run.0)

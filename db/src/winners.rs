@@ -58,7 +58,7 @@ pub struct Winner {
     pub run: RunId,
     /// When the trial was recorded, UTC, RFC 3339.
     pub created_at: String,
-    /// Where it was measured.
+    /// Where it was measured; of several boards of this model and driver the first.
     pub environment: GpuEnvironment,
     /// The kernel.
     pub kernel: KernelRecord,
@@ -140,7 +140,8 @@ impl Db {
                     .bind(filter.target.name())
                     .bind(problem)
                     .bind(filter.shape.map(|s| s.key()))
-                    .bind(filter.environment.as_ref().map(|e| &e.uuid))
+                    .bind(filter.environment.as_ref().map(|e| &e.name))
+                    .bind(filter.environment.as_ref().map(|e| e.sms))
                     .bind(filter.environment.as_ref().map(|e| &e.driver))
                     .fetch_all(&mut *connection)
                     .await?;
@@ -226,7 +227,7 @@ const WINNERS: &str = "
     JOIN environments AS e ON e.id = w.environment
     LEFT JOIN splits AS p ON p.id = w.split
     WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2) AND (?3 IS NULL OR s.key = ?3)
-      AND (?4 IS NULL OR (e.uuid = ?4 AND e.driver = ?5))
+      AND (?4 IS NULL OR (e.name = ?4 AND e.sms = ?5 AND e.driver = ?6))
     ORDER BY k.problem_key, s.batch, s.context, s.tokens, s.kv_heads, e.name, e.uuid, e.driver";
 
 const PREDICTED_WINNERS: &str = "

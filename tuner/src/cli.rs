@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod cases;
 mod doctor;
+mod merge;
+mod quarantine;
 mod query;
 mod space;
 mod tune;
@@ -59,6 +61,10 @@ enum Command {
     Verify(verify::Args),
     /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer
     Bench(bench::Args),
+    /// Make one database of several: of hosts, of shards
+    Merge(merge::Args),
+    /// List the kernels that are left out because they failed, and let them be tried again
+    Quarantine(quarantine::Args),
     /// Say what is found or missing on this machine, and the command that mends it
     Doctor(doctor::Args),
     /// A process that compiles or owns a GPU, started by the tuner
@@ -91,6 +97,8 @@ pub fn main() -> ExitCode {
         Some(Command::Space(args)) => space::run(&args),
         Some(Command::Verify(args)) => verify::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Merge(args)) => merge::run(&args),
+        Some(Command::Quarantine(args)) => quarantine::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Worker(worker)) => return work(worker),
     };
@@ -136,6 +144,11 @@ fn work(worker: Worker) -> ExitCode {
         Worker::Compile => worker::compile_main(),
         Worker::Gpu { device } => worker::gpu_main(device),
     }
+}
+
+/// The command line as typed.
+fn command_line() -> String {
+    std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes to stdout. A reader that has gone away (`| head`) is no failure of the command.

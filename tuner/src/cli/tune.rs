@@ -1,7 +1,7 @@
 //! `nvkv-tune [tune]`: the whole job.
 
 use super::args::{Arch, DbArgs, Scope};
-use super::{Done, NOTHING, cause, print, print_json};
+use super::{Done, NOTHING, cause, command_line, print, print_json};
 use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stop::Stop;
@@ -69,7 +69,7 @@ fn request(args: &Args) -> anyhow::Result<Request> {
         db: args.db.db.clone(),
         out: args.out.clone(),
         jobs: args.jobs.map_or(cores, |jobs| jobs as usize),
-        command: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "),
+        command: command_line(),
     })
 }
 

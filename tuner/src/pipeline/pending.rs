@@ -36,7 +36,7 @@ pub fn left_out(recorder: &Recorder, candidates: &[Candidate]) -> Option<String>
     let why = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
     Some(format!(
         "{} of {} kernels failed before and are left out, the first ({id}) because: {}: {why}. \
-         Another nvkv or NVRTC tries them again, and so does an empty --db",
+         Another nvkv or NVRTC tries them again; `nvkv-tune quarantine` lists them and lets them be tried again",
         failed.count() + 1,
         candidates.len(),
         outcome.kind(),
