@@ -55,20 +55,18 @@ JOIN runs AS r ON r.id = t.run
 LEFT JOIN platforms AS p ON p.board = r.environment
 WHERE t.id NOT IN (SELECT trial FROM releases);
 
--- The trial in force of each key: kernel (target, id, source, NVRTC), shape, split, platform. A failure takes the place
--- of all before it; of those after the last failure that with the most samples holds, of equal ones the latest, and a
--- prediction (no samples) only where nothing was measured.
+-- The trial in force of each key: kernel (target, id, source, NVRTC), shape, split, platform. A failure holds until it is
+-- released; then the trial with the most samples, a prediction (none) only where nothing was measured; of equal ones the
+-- latest. Samples are numbered from 0, so the last number says how many there are, and is found without counting.
 DROP VIEW current_trials;
 CREATE VIEW current_trials AS
 SELECT * FROM (
-    SELECT *, row_number() OVER (PARTITION BY kernel, shape, split, environment
-                                 ORDER BY id >= coalesce(last_failure, 0) DESC, n DESC, id DESC) AS age
-    FROM (
-        SELECT *, (SELECT count(*) FROM samples WHERE trial = t.id) AS n,
-               max(CASE WHEN outcome NOT IN ('timed', 'compiled_only', 'emulated') THEN id END)
-                   OVER (PARTITION BY kernel, shape, split, environment) AS last_failure
-        FROM standing_trials AS t
-    )
+    SELECT *, row_number() OVER (
+               PARTITION BY kernel, shape, split, environment
+               ORDER BY outcome NOT IN ('timed', 'compiled_only', 'emulated') AND stage IS NOT 'compile' DESC,
+                        (SELECT max(idx) FROM samples WHERE trial = t.id) DESC, id DESC
+           ) AS age
+    FROM standing_trials AS t
 )
 WHERE age = 1;
 

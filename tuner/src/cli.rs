@@ -105,6 +105,7 @@ pub fn main() -> ExitCode {
     done.unwrap_or_else(|error| {
         eprintln!("error: {}", in_words(&error));
         let bad = error.is::<pipeline::target::NoNativeTarget>()
+            || error.is::<pipeline::target::BadDevices>()
             || error.is::<pipeline::limits::TooLarge>()
             || error.is::<args::BadArguments>();
         ExitCode::from(if bad { BAD_ARGUMENTS } else { NOTHING })

@@ -255,6 +255,29 @@ fn what_failed_before_is_said() {
 }
 
 #[test]
+fn the_quarantine_is_listed_and_let_out_of() {
+    let place = Place::new();
+    let nvrtc = gpu::working_nvrtc(Target::Sm100a).unwrap().version();
+    let failed = record_failures(&place.path("db/nvkv.sqlite"), &nvrtc);
+    let quarantine = |arguments: &[&str]| place.nvkv().arg("quarantine").args(arguments).assert();
+    let listed = contains("compile_failed: kernel.cu(7): error: no such thing").and(contains("no GPU"));
+    quarantine(&[]).code(0).stdout(listed.and(contains(format!("{failed} kernels are left out"))));
+    let json: Value = serde_json::from_slice(&quarantine(&["--json"]).get_output().stdout).unwrap();
+    let (one, rows) = (&json[0], json.as_array().unwrap().len());
+    assert_eq!((rows, &one["target"], &one["place"]), (failed, &"sm_100a".into(), &Value::Null));
+    assert_eq!(one["reason"], "kernel.cu(7): error: no such thing");
+
+    quarantine(&["--release", "crashed"]).code(1).stderr(contains("failed as `crashed`"));
+    quarantine(&["--release", one["kernel"].as_str().unwrap()]).code(0).stdout(contains("1 kernels are tried again"));
+    place.tune().assert().code(0).stderr(contains("1 compiled").and(contains(format!("{} of {failed}", failed - 1))));
+    quarantine(&["--release", "compile_failed"]).code(0);
+    quarantine(&[]).code(0).stdout(contains("no kernel is in quarantine"));
+    place.tune().assert().code(0).stderr(contains("failed before").not());
+    assert_eq!(place.trials(), 2 * failed as u64, "the failures stay");
+    place.nvkv().args(["quarantine", "--db", "none.sqlite"]).assert().code(1).stderr(contains("no database"));
+}
+
+#[test]
 fn doctor_succeeds_where_kernels_can_be_compiled() {
     let place = Place::new();
     let found = contains("NVRTC").and(contains("13.")).and(contains("--arch sm_100")).and(contains("db/nvkv.sqlite"));

@@ -58,7 +58,7 @@ fn table(quarantined: &[Quarantined]) -> String {
         return "no kernel is in quarantine\n".into();
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["target", "kernel", "reason", "where", "when"]);
     for one in quarantined {
         let place =

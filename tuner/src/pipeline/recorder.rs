@@ -137,7 +137,8 @@ impl Recorder {
         Ok(())
     }
 
-    fn kernel_key(&self, candidate: &Candidate) -> KernelKey {
+    /// The candidate's identity in the database.
+    pub fn kernel_key(&self, candidate: &Candidate) -> KernelKey {
         KernelKey {
             kernel_id: candidate.source.id.clone(),
             source_hash: candidate.source.hash.clone(),

@@ -8,7 +8,7 @@ use super::compile::Built;
 use super::progress::{Progress, Step};
 use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
-use super::target::DEVICE;
+use super::target::Board;
 use super::{Request, cost, stop::Stop};
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
 use anyhow::Context;
@@ -39,7 +39,7 @@ const RUNOFFS: usize = 3;
 pub struct Timing<'a> {
     request: &'a Request,
     target: Target,
-    gpu: &'a GpuEnvironment,
+    gpu: GpuEnvironment,
     worker: GpuWorker,
     recorder: &'a mut Recorder,
     progress: &'a Progress,
@@ -75,15 +75,15 @@ impl<'a> Heat<'_, 'a> {
 }
 
 impl<'a> Timing<'a> {
-    /// Of `request` on `gpu`.
+    /// Of `request` on `board`.
     pub fn new(
         request: &'a Request,
-        gpu: &'a GpuEnvironment,
+        board: Board,
         recorder: &'a mut Recorder,
         (progress, stop): (&'a Progress, &'a Stop),
     ) -> Self {
-        let (target, worker) = (request.machine.target, GpuWorker::new(DEVICE, LIMITS));
-        Self { request, target, gpu, worker, recorder, progress, stop, quarantined: HashSet::new() }
+        let (target, worker) = (request.machine.target, GpuWorker::new(board.device, LIMITS));
+        Self { request, target, gpu: board.environment, worker, recorder, progress, stop, quarantined: HashSet::new() }
     }
 
     /// Takes kernels as they are compiled: each of `pending` will come, unless the run ends early.
@@ -169,7 +169,7 @@ impl<'a> Timing<'a> {
         let mut trials = self.trials(heat);
         let mut fresh = trials.clone();
         fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), shape, t.split));
-        if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, self.gpu)? {
+        if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, &self.gpu)? {
             return Ok(());
         }
         self.recall_winner(&mut trials, heat)?;
@@ -192,7 +192,7 @@ impl<'a> Timing<'a> {
 
     /// What an earlier, interrupted run found best takes part in the run-off.
     fn recall_winner(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
-        let filter = filter(heat.problem, heat.shape, self.target, self.gpu);
+        let filter = filter(heat.problem, heat.shape, self.target, &self.gpu);
         for winner in self.recorder.db().winners(&filter)? {
             let is_it = |t: &&mut Trial| {
                 heat.candidate(t).variant == winner.kernel.variant && winner.split.is_none_or(|split| split == t.split)
