@@ -56,14 +56,15 @@ LEFT JOIN platforms AS p ON p.board = r.environment
 WHERE t.id NOT IN (SELECT trial FROM releases);
 
 -- The trial in force of each key: kernel (target, id, source, NVRTC), shape, split, platform. A failure holds until it is
--- released; then the trial with the most samples, a prediction (none) only where nothing was measured; of equal ones the
--- latest. Samples are numbered from 0, so the last number says how many there are, and is found without counting.
+-- released; then what ran itself before what was carried over; then the trial with the most samples, a prediction (none)
+-- only where nothing was measured; of equal ones the latest. Samples are numbered from 0, so the last number says how many there are, and is found without counting.
 DROP VIEW current_trials;
 CREATE VIEW current_trials AS
 SELECT * FROM (
     SELECT *, row_number() OVER (
                PARTITION BY kernel, shape, split, environment
                ORDER BY outcome NOT IN ('timed', 'compiled_only', 'emulated') AND stage IS NOT 'compile' DESC,
+                        id IN (SELECT trial FROM carried),
                         (SELECT max(idx) FROM samples WHERE trial = t.id) DESC, id DESC
            ) AS age
     FROM standing_trials AS t

@@ -4,7 +4,7 @@
 //!
 //! **History.** Trials are added, never changed or deleted. A trial's key is its kernel (target, id,
 //! source, NVRTC), shape, split and platform (boards of one model under one driver, or none); the view
-//! `current_trials` keeps one of each key: a failure, else the trial with the most samples, else the latest.
+//! `current_trials` keeps one of each key: a failure, else what was measured with the most samples, else the latest.
 //! Later means by a hybrid logical clock (`0005_history.sql`), not by the machine's. A kernel whose id has since been rendered to
 //! another source, or compiled by another NVRTC, is stale: its trials stay, and win nothing.
 //!
@@ -19,6 +19,7 @@
 //! committed metadata for every build, and cannot infer which columns of a view are null. Every
 //! statement is run by a test instead.
 
+mod carry;
 mod db;
 mod error;
 mod filesystem;
@@ -32,6 +33,7 @@ mod resume;
 mod row;
 mod winners;
 
+pub use carry::{Carried, Remembered};
 pub use db::Db;
 pub use error::DbError;
 pub use merge::Merged;

@@ -66,7 +66,7 @@ impl Db {
     /// Nothing is dropped: both sides of a conflict are in the result, and the views decide by evidence, as they do in
     /// a database that was never merged. Of the trials of one key (kernel, shape, split, platform):
     /// 1. a failure holds until it is released;
-    /// 2. a measured trial holds before a prediction;
+    /// 2. a measured trial holds before one that was carried over, and both before a prediction;
     /// 3. more samples before fewer;
     /// 4. the later before the earlier, by the hybrid logical clock of `0005_history.sql`, then by the run's identity.
     ///

@@ -105,7 +105,7 @@ impl Db {
 }
 
 /// Whether a trial of this key was stored by a run on the platform of `run`.
-async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<bool, sqlx::Error> {
+pub(crate) async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<bool, sqlx::Error> {
     let key = trial.key();
     sqlx::query_scalar(
         "SELECT EXISTS (
@@ -196,7 +196,7 @@ async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64
     .await
 }
 
-async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<i64, sqlx::Error> {
+pub(crate) async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<i64, sqlx::Error> {
     let kernel = put_kernel(c, run, &trial.kernel).await?;
     if let Some(shape) = &trial.shape {
         put_shape(c, shape).await?;
@@ -318,7 +318,7 @@ async fn put_split(c: &mut SqliteConnection, split: &SplitPolicy) -> Result<(), 
         .map(drop)
 }
 
-async fn put_samples(c: &mut SqliteConnection, trial: i64, samples: &[f64]) -> Result<(), sqlx::Error> {
+pub(crate) async fn put_samples(c: &mut SqliteConnection, trial: i64, samples: &[f64]) -> Result<(), sqlx::Error> {
     for (idx, microseconds) in (0i64..).zip(samples) {
         sqlx::query("INSERT INTO samples (trial, idx, microseconds) VALUES (?, ?, ?)")
             .bind(trial)

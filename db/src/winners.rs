@@ -58,6 +58,8 @@ pub struct Winner {
     pub run: RunId,
     /// When the trial was recorded, UTC, RFC 3339.
     pub created_at: String,
+    /// The trial of an identical cubin that its times are from, where it was not run itself.
+    pub carried_from: Option<TrialId>,
     /// Where it was measured; of several boards of this model and driver the first.
     pub environment: GpuEnvironment,
     /// The kernel.
@@ -216,7 +218,8 @@ impl Db {
 /// A problem is filtered by its row's id, a constant that SQLite carries into the view: by a name
 /// that is joined to it, the view would be worked out for every problem first.
 const WINNERS: &str = "
-    SELECT w.trial, w.run, t.created_at, s.json AS shape, p.json AS split, w.is_default, w.median_us, w.min_us,
+    SELECT w.trial, w.run, t.created_at, (SELECT origin FROM carried WHERE trial = w.trial) AS carried_from,
+           s.json AS shape, p.json AS split, w.is_default, w.median_us, w.min_us,
            w.iqr_us, w.n, t.error, t.bytes, r.read_ceiling_gbps, r.measurement_policy, w.default_median_us,
            w.beats_default, k.*, e.*
     FROM winners AS w
@@ -260,6 +263,7 @@ struct WinnerRow {
     trial: i64,
     run: i64,
     created_at: String,
+    carried_from: Option<i64>,
     #[sqlx(json)]
     shape: Shape,
     #[sqlx(json(nullable))]
@@ -287,6 +291,7 @@ impl WinnerRow {
             trial: TrialId(self.trial),
             run: RunId(self.run),
             created_at: self.created_at,
+            carried_from: self.carried_from.map(TrialId),
             environment: self.environment.into(),
             kernel: self.kernel.record()?,
             shape: self.shape,

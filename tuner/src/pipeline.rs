@@ -19,6 +19,7 @@ pub mod recorder;
 mod replace;
 pub mod shard;
 pub mod space;
+mod stale;
 pub mod stop;
 pub mod target;
 pub mod timing;
@@ -99,6 +100,16 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
         Recorder::begin(&request.db, &new_run(request, &toolchain, Some(&board.environment)), &candidates)
     };
     let mut beside = request.machine.beside.iter().map(beside).collect::<Result<Vec<_>, _>>()?;
+    if let Some(gpu) = gpu {
+        let first = stale::first(request, &recorder, gpu, &pending)?;
+        if !first.is_empty() {
+            eprintln!("note: after an upgrade; the {} kernels that were best before come first", first.len());
+            progress.expect(plan::work_ms(request, &first));
+            build_and_try(request, &first, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
+        }
+    }
+    let failed = |c: &&Candidate| beside.iter().chain([&recorder]).any(|r| r.failed_before(c).is_some());
+    let pending: Vec<_> = pending.iter().copied().filter(|c| !failed(c)).collect();
     build_and_try(request, &pending, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
     if machine.gpu.is_err() {
         let (recorder, cache, progress) = (&mut recorder, &cache, &progress);

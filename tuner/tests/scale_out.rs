@@ -46,7 +46,6 @@ fn an_array_job_tunes_merges_and_publishes() {
         slurm(task).assert().code(0).stderr(contains(format!("shard {task} of 2")).and(contains("nvkv-tune merge")));
     }
     assert!(!place.path().join("kernels-out/sm_100a").exists(), "a shard alone is no bundle");
-    // What a merge before found, the tune of a shard going on since: both are merged again.
     let merged = contains("trials in ").and(contains("nvkv.shard-1-of-2.sqlite"));
     slurm("").arg("merge").assert().code(0).stdout(merged).stderr(is_match(r"\d compiled").unwrap().not());
     let manifest = fs::read(place.path().join("kernels-out/sm_100a/manifest.json")).unwrap();

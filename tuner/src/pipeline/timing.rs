@@ -132,6 +132,17 @@ impl<'a> Timing<'a> {
             Err(outcome) => return self.fail(candidate, None, outcome).map(|()| None),
         };
         let cubin = artefact.cubin()?;
+        let carried = self.recorder.carry_over(candidate, &artefact)?;
+        if !carried.keys.is_empty() {
+            self.progress.add(Step::Carried, carried.keys.len(), 0);
+        }
+        if carried.failure.is_some() {
+            return Ok(None);
+        }
+        if let Some(error) = carried.error {
+            // This machine code was verified under this driver.
+            return Ok(Some(Verified { candidate, artefact, cubin, error }));
+        }
         let kernel = CandidateKernel {
             id: candidate.source.id.clone(),
             variant: candidate.variant,
@@ -172,7 +183,7 @@ impl<'a> Timing<'a> {
         if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, &self.gpu)? {
             return Ok(());
         }
-        self.recall_winner(&mut trials, heat)?;
+        self.recall(&mut trials, heat)?;
         for batch in fresh.chunks(BATCH) {
             let timed = self.measure(heat, batch.to_vec(), ROUND_SAMPLES)?;
             merge(&mut trials, &timed);
@@ -190,15 +201,18 @@ impl<'a> Timing<'a> {
         heat.kernels.iter().enumerate().flat_map(of).collect()
     }
 
-    /// What an earlier, interrupted run found best takes part in the run-off.
-    fn recall_winner(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
-        let filter = filter(heat.problem, heat.shape, self.target, &self.gpu);
-        for winner in self.recorder.db().winners(&filter)? {
+    /// What an earlier run found, or one of an identical cubin, takes part in the run-off. Times of another driver have
+    /// no samples of this one: a run-off is due.
+    fn recall(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
+        let case = (&heat.problem, heat.shape);
+        for time in self.recorder.db().remembered(self.target, case, &self.gpu, false)? {
             let is_it = |t: &&mut Trial| {
-                heat.candidate(t).variant == winner.kernel.variant && winner.split.is_none_or(|split| split == t.split)
+                self.recorder.kernel_key(heat.candidate(t)) == time.kernel
+                    && time.split.is_none_or(|split| split == t.split)
             };
             if let Some(trial) = trials.iter_mut().find(is_it) {
-                trial.timed = Some((winner.times.median_us, winner.times.samples));
+                let samples = if time.driver == self.gpu.driver { time.samples } else { 0 };
+                trial.timed = Some((time.median_us, samples));
             }
         }
         Ok(())
@@ -308,7 +322,8 @@ fn at(outcome: Outcome, shape: Shape, split: SplitPolicy) -> Outcome {
     }
 }
 
-/// Whether the run-off at this shape took place: its winner has more samples than the first round takes.
+/// Whether the run-off at this shape took place, under this driver: its winner has more samples than the first round
+/// takes.
 fn had_runoff(
     recorder: &Recorder,
     problem: Problem,
@@ -317,7 +332,12 @@ fn had_runoff(
     gpu: &GpuEnvironment,
 ) -> anyhow::Result<bool> {
     let winners = recorder.db().winners(&filter(problem, shape, target, gpu))?;
-    Ok(winners.iter().any(|w| w.times.samples > u64::from(ROUND_SAMPLES)))
+    for winner in winners.iter().filter(|w| w.times.samples > u64::from(ROUND_SAMPLES)) {
+        if !recorder.db().is_of_another_driver(winner.trial)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Winners of one problem at one shape on this GPU.
