@@ -1,6 +1,8 @@
 //! With a GPU: each compiled kernel is verified, then all of a problem are timed against each other
 //! at each shape, and the best of them once more, longer, beside the default.
 
+#[cfg(test)]
+mod faults;
 mod trials;
 
 use super::cache::Artefact;
@@ -82,8 +84,19 @@ impl<'a> Timing<'a> {
         recorder: &'a mut Recorder,
         (progress, stop): (&'a Progress, &'a Stop),
     ) -> Self {
-        let (target, worker) = (request.machine.target, GpuWorker::new(board.device, LIMITS));
-        Self { request, target, gpu: board.environment, worker, recorder, progress, stop, quarantined: HashSet::new() }
+        let worker = GpuWorker::new(board.device, LIMITS);
+        Self::with_worker((request, board), worker, recorder, (progress, stop))
+    }
+
+    /// The same by `worker`.
+    fn with_worker(
+        (request, board): (&'a Request, Board),
+        worker: GpuWorker,
+        recorder: &'a mut Recorder,
+        (progress, stop): (&'a Progress, &'a Stop),
+    ) -> Self {
+        let (target, gpu) = (request.machine.target, board.environment);
+        Self { request, target, gpu, worker, recorder, progress, stop, quarantined: HashSet::new() }
     }
 
     /// Takes kernels as they are compiled: each of `pending` will come, unless the run ends early.
