@@ -204,6 +204,33 @@ fn more_samples_decide_and_a_failure_on_one_board_bars_the_kernel_on_its_twin() 
     assert!(names.into_iter().all(|name| !name.contains("merge")), "something is left behind");
 }
 
+/// Sets the clock of every trial forward by an hour, as if the machine's had been wrong and was then set right.
+fn stepped_back(path: &Path) {
+    use sqlx::{ConnectOptions, Connection, Executor};
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut c = sqlx::sqlite::SqliteConnectOptions::new().filename(path).connect().await.unwrap();
+        c.execute("UPDATE trials SET clock = clock + 3600 * 1000000, created_at = '2030-01-01T00:00:00.000Z'")
+            .await
+            .unwrap();
+        c.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_clock_that_steps_back_reorders_nothing() {
+    let (folder, path) = place();
+    filled(&path, "GPU-1", &[timed(4, &[10.0])]);
+    stepped_back(&path);
+    filled(&path, "GPU-1", &[timed(4, &[30.0])]);
+    let merged = folder.path().join("merged.sqlite");
+    Db::merge(std::slice::from_ref(&path), &merged, false).unwrap();
+    for path in [&path, &merged] {
+        let winners = Db::open_read_only(path).unwrap().winners(&WinnerFilter::of(Target::Sm90a)).unwrap();
+        assert_eq!(winners[0].times.median_us, 30.0, "what was recorded later holds");
+    }
+}
+
 #[test]
 fn what_cannot_be_merged_is_named_and_leaves_no_result() {
     let (folder, a) = place();

@@ -654,6 +654,51 @@ fn a_killed_tune_goes_on_where_it_was() {
     place.nvkv().arg("verify").assert().code(0);
 }
 
+#[test]
+fn a_tune_killed_again_and_again_comes_to_its_end() {
+    let place = Place::new();
+    // xorshift: moments that differ, the same in every run of the test.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..8 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
+            .current_dir(place.0.path())
+            .env("CUDA_VISIBLE_DEVICES", "-1")
+            .args(TINY)
+            .args(["--batch", "64"])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(state % 1200));
+        child.kill().unwrap(); // SIGKILL
+        child.wait().unwrap();
+    }
+    place.tune().assert().code(0);
+    assert_eq!(place.trials(), feasible(&place), "each trial once");
+    place.nvkv().arg("verify").assert().code(0);
+    place.nvkv().arg("quarantine").assert().code(0).stdout(contains("no kernel"));
+}
+
+#[test]
+fn a_limit_on_files_is_named_and_the_tune_goes_on_without_it() {
+    let place = Place::new();
+    let nvkv = assert_cmd::cargo::cargo_bin("nvkv-tune");
+    // Without the trap the system would end the process; 16 blocks of 512 bytes are less than any kernel takes.
+    let limited = format!("trap '' XFSZ; ulimit -f 16; exec {} {} --batch 64", nvkv.display(), TINY.join(" "));
+    let mut command = Command::new("sh");
+    command.current_dir(place.0.path()).env("CUDA_VISIBLE_DEVICES", "-1").args(["-c", &limited]);
+    let said = command.assert().code(1).get_output().stderr.clone();
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("error: ") && (said.contains("ulimit -f") || said.contains("the disk fails")), "{said}");
+    assert!(!place.path("kernels-out/sm_100a").exists());
+    place.tune().assert().code(0);
+    assert_eq!(place.trials(), feasible(&place));
+    place.nvkv().arg("verify").assert().code(0);
+}
+
 /// Processes that `parent` started and that live, by any of its threads.
 #[cfg(target_os = "linux")]
 fn children(parent: u32) -> Vec<String> {
