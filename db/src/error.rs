@@ -117,7 +117,8 @@ pub enum DbError {
         path: PathBuf,
     },
     /// The disk failed to read or write.
-    #[error("the disk fails under the database {}: {detail}; check it, or give another place with --db", .path.display())]
+    #[error("the disk fails under the database {}: {detail}; what was recorded is kept. Check the disk, quotas and `ulimit -f`, or \
+         give another place with --db", .path.display())]
     Disk {
         /// Where.
         path: PathBuf,

@@ -5,8 +5,9 @@
 //! **History.** Trials are added, never changed or deleted. A trial's key is its kernel (target, id,
 //! source, NVRTC), shape, split and platform (boards of one model under one driver, or none); the view
 //! `current_trials` keeps one of each key: a failure, else what was measured with the most samples, else the latest.
-//! Later means by a hybrid logical clock (`0005_history.sql`), not by the machine's. A kernel whose id has since been rendered to
-//! another source, or compiled by another NVRTC, is stale: its trials stay, and win nothing.
+//! Later means by a hybrid logical clock (`0005_history.sql`), not by the machine's. A kernel whose id has
+//! since been rendered to another source, or compiled by another NVRTC, is stale: its trials stay, and win
+//! nothing.
 //!
 //! **Winners** are views over the single samples, never stored medians. A kernel that was wrong,
 //! crashed or hung at any shape wins at none on that GPU.
