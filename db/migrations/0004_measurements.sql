@@ -4,6 +4,7 @@
 CREATE TABLE measurements (
     id                INTEGER PRIMARY KEY,
     run               INTEGER NOT NULL REFERENCES runs (id),
+    number            INTEGER NOT NULL CHECK (number >= 0),    -- counts those of the run
     round             INTEGER NOT NULL CHECK (round >= 0),     -- 0: the first look; 1 and on: rounds of a run-off
     read_ceiling_gbps REAL    NOT NULL CHECK (read_ceiling_gbps > 0),
     sentinel_us       REAL    CHECK (sentinel_us > 0),         -- median of the sentinel; null: it was never timed
@@ -12,7 +13,7 @@ CREATE TABLE measurements (
     state_before      TEXT    NOT NULL CHECK (json_valid(state_before)),
     state_after       TEXT    NOT NULL CHECK (json_valid(state_after))
 ) STRICT;
-CREATE INDEX measurements_run ON measurements (run);
+CREATE UNIQUE INDEX measurements_identity ON measurements (run, number);
 
 ALTER TABLE samples ADD COLUMN measurement INTEGER REFERENCES measurements (id); -- null: taken before rounds were kept
 

@@ -52,7 +52,8 @@ pub(crate) async fn contenders(c: &mut SqliteConnection, filter: &WinnerFilter) 
         let rows: Vec<Row> = sqlx::query_as(CONTENDERS)
             .bind(filter.target.name())
             .bind(problem)
-            .bind(filter.environment.as_ref().map(|e| &e.uuid))
+            .bind(filter.environment.as_ref().map(|e| &e.name))
+            .bind(filter.environment.as_ref().map(|e| e.sms))
             .bind(filter.environment.as_ref().map(|e| &e.driver))
             .fetch_all(&mut *c)
             .await?;
@@ -69,7 +70,8 @@ const CONTENDERS: &str = "
            p.key AS split_key, p.json AS split_json
     FROM contenders AS w LEFT JOIN splits AS p ON p.id = w.split
     WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2)
-      AND (?3 IS NULL OR w.environment IN (SELECT id FROM environments WHERE uuid = ?3 AND driver = ?4))";
+      AND (?3 IS NULL OR w.environment IN (
+          SELECT id FROM environments WHERE name = ?3 AND sms = ?4 AND driver = ?5))";
 
 #[derive(FromRow)]
 struct Row {

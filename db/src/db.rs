@@ -35,12 +35,18 @@ impl Db {
         &self,
         work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, DbError> {
-        let mut connection = self.connection.borrow_mut();
-        let result = match connection.as_mut() {
+        self.check(async |connection| work(connection).await.map_err(|e| DbError::new(&self.path, e)))
+    }
+
+    /// The same for work that says itself what is wrong.
+    pub(crate) fn check<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, DbError>,
+    ) -> Result<T, DbError> {
+        match self.connection.borrow_mut().as_mut() {
             Some(connection) => self.runtime.block_on(work(connection)),
-            None => Err(sqlx::Error::WorkerCrashed),
-        };
-        result.map_err(|e| DbError::new(&self.path, e))
+            None => Err(DbError::new(&self.path, sqlx::Error::WorkerCrashed)),
+        }
     }
 
     /// What the user should be told about this database (it is on a network file system).

@@ -19,6 +19,12 @@ pub enum DbError {
         /// Why.
         reason: String,
     },
+    /// A result would take the place of what is there.
+    #[error("{} exists; give another place, or replace it with --force", .path.display())]
+    Exists {
+        /// Where.
+        path: PathBuf,
+    },
     /// A name that SQLite would take for something else than a file.
     #[error(
         "--db {} names no file, so trials would be lost at the end; give the path of a file (./{0} if that is its name)",
@@ -111,7 +117,8 @@ pub enum DbError {
         path: PathBuf,
     },
     /// The disk failed to read or write.
-    #[error("the disk fails under the database {}: {detail}; check it, or give another place with --db", .path.display())]
+    #[error("the disk fails under the database {}: {detail}; what was recorded is kept. Check the disk, quotas and `ulimit -f`, or \
+         give another place with --db", .path.display())]
     Disk {
         /// Where.
         path: PathBuf,

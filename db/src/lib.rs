@@ -3,9 +3,11 @@
 //! The only crate that knows SQL. sqlx is async; its runtime stays inside, behind blocking methods.
 //!
 //! **History.** Trials are added, never changed or deleted. A trial's key is its kernel (target, id,
-//! source, NVRTC), shape, split and environment (board and driver, or none); the view
-//! `current_trials` keeps the latest of each key. A kernel whose id has since been rendered to
-//! another source, or compiled by another NVRTC, is stale: its trials stay, and win nothing.
+//! source, NVRTC), shape, split and platform (boards of one model under one driver, or none); the view
+//! `current_trials` keeps one of each key: a failure, else what was measured with the most samples, else the latest.
+//! Later means by a hybrid logical clock (`0005_history.sql`), not by the machine's. A kernel whose id has
+//! since been rendered to another source, or compiled by another NVRTC, is stale: its trials stay, and win
+//! nothing.
 //!
 //! **Winners** follow from the single samples each time they are asked for; no median is stored. What is noise is said
 //! in `times`, who wins in `contest`. A kernel that was wrong, crashed or hung at any shape wins at none on that GPU.
@@ -18,13 +20,16 @@
 //! committed metadata for every build, and cannot infer which columns of a view are null. Every
 //! statement is run by a test instead.
 
+mod carry;
 mod contest;
 mod db;
 mod diff;
 mod error;
 mod filesystem;
+mod merge;
 mod model;
 mod open;
+mod quarantine;
 mod query;
 mod record;
 mod resume;
@@ -32,13 +37,16 @@ mod row;
 mod times;
 mod winners;
 
+pub use carry::{Carried, Remembered};
 pub use db::Db;
 pub use diff::{Difference, Pairing, Side, Verdict, diff};
 pub use error::DbError;
+pub use merge::Merged;
 pub use model::{
     Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialId,
     TrialKey, TrialRecord,
 };
+pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
 pub use times::Times;
 pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Winner, WinnerFilter};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId(pub i64);
 
-/// A row of `trials`; a later trial has a larger id.
+/// A row of `trials`; a later trial has a larger id (the machine's clock has no part in it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TrialId(pub i64);
 
@@ -159,17 +159,21 @@ pub struct Failure {
     pub outcome: Outcome,
 }
 
-/// What identifies a measuring environment: results of another board or driver are not mixed in.
+/// What identifies a place to measure, a platform: boards of one model under one driver, as two of one host. Results of
+/// another model or driver are not mixed in. Boards of one model differ by a few percent in their clocks, so the tuner
+/// times the kernels of one problem on one board, and compares across boards only what it resumes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EnvironmentKey {
-    /// UUID of the board.
-    pub uuid: String,
+    /// The board's name.
+    pub name: String,
+    /// Its streaming multiprocessors: parts of a board, or boards of one name with fewer, are another platform.
+    pub sms: u32,
     /// Driver version.
     pub driver: String,
 }
 
 impl From<&GpuEnvironment> for EnvironmentKey {
     fn from(environment: &GpuEnvironment) -> Self {
-        Self { uuid: environment.uuid.clone(), driver: environment.driver.clone() }
+        Self { name: environment.name.clone(), sms: environment.sms, driver: environment.driver.clone() }
     }
 }

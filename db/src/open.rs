@@ -18,13 +18,18 @@ const SMALLEST: u64 = 512;
 /// How long another process may hold the file before that is an error.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The same where nobody else has business with the file.
+pub(crate) const QUICK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How a database is held open.
 #[derive(Clone, Copy)]
-struct Access {
-    busy_timeout: Duration,
+pub(crate) struct Access {
+    pub(crate) busy_timeout: Duration,
     /// The write-ahead log lets readers and another tuner in, but needs memory that all processes
     /// share. Without it: a rollback journal, and the file held by one process at a time.
-    shared: bool,
+    pub(crate) shared: bool,
+    /// Whether each commit waits for the disk. Not for a file that is put in its place when it is whole.
+    pub(crate) synced: bool,
 }
 
 impl Db {
@@ -42,7 +47,7 @@ impl Db {
             reason: format!("cannot make the folder {}: {e}", folder.display()),
         })?;
         let network = filesystem::network(folder);
-        let mut db = open_with(path, Access { busy_timeout: BUSY_TIMEOUT, shared: network.is_none() })?;
+        let mut db = open_with(path, Access { busy_timeout: BUSY_TIMEOUT, shared: network.is_none(), synced: true })?;
         db.notices.extend(network.map(|name| {
             format!(
                 "{} is on {name}, which has no reliable locks: one process at a time may use it. A local --db is \
@@ -59,33 +64,46 @@ impl Db {
     /// [`DbError::Missing`], [`DbError::OlderSchema`] (only tuning migrates), [`DbError::UnfinishedLog`],
     /// and those of [`Self::open`].
     pub fn open_read_only(path: &Path) -> Result<Self, DbError> {
-        crate::error::require_file(path)?;
-        if !path.exists() {
-            return Err(DbError::Missing { path: path.to_path_buf() });
+        let db = read_any_version(path)?;
+        let (found, known) = (db.check(async |c| check_identity(path, c).await)?, newest_known());
+        if found < known {
+            return Err(DbError::OlderSchema { path: path.to_path_buf(), found, known });
         }
-        check_size(path)?;
-        let options = options(path, BUSY_TIMEOUT).read_only(true);
-        match Self::connect(path, async || read_checked(path, &options).await) {
-            // A log-mode file wants files beside it even to be read, unless it cannot change.
-            Err(DbError::CannotOpen { .. } | DbError::ReadOnly { .. })
-                if !filesystem::writable(filesystem::folder(path)) =>
-            {
-                if log_is_pending(path) {
-                    return Err(DbError::UnfinishedLog { path: path.to_path_buf() });
-                }
-                let options = options.immutable(true);
-                Self::connect(path, async || read_checked(path, &options).await)
+        Ok(db)
+    }
+}
+
+/// Opens the database at `path` for reading, whatever its schema's version up to this binary's.
+pub(crate) fn read_any_version(path: &Path) -> Result<Db, DbError> {
+    crate::error::require_file(path)?;
+    if !path.exists() {
+        return Err(DbError::Missing { path: path.to_path_buf() });
+    }
+    check_size(path)?;
+    let options = options(path, BUSY_TIMEOUT).read_only(true);
+    match Db::connect(path, async || read_checked(path, &options).await) {
+        // A log-mode file wants files beside it even to be read, unless it cannot change.
+        Err(DbError::CannotOpen { .. } | DbError::ReadOnly { .. })
+            if !filesystem::writable(filesystem::folder(path)) =>
+        {
+            if log_is_pending(path) {
+                return Err(DbError::UnfinishedLog { path: path.to_path_buf() });
             }
-            result => result,
+            let options = options.immutable(true);
+            Db::connect(path, async || read_checked(path, &options).await)
         }
+        result => result,
     }
 }
 
 /// Opens for writing. Everything up to the migration is one transaction, so that two processes
 /// that open a new file at once agree on who makes its tables.
-fn open_with(path: &Path, access: Access) -> Result<Db, DbError> {
+pub(crate) fn open_with(path: &Path, access: Access) -> Result<Db, DbError> {
     check_size(path)?;
     let mut options = options(path, access.busy_timeout).create_if_missing(true);
+    if !access.synced {
+        options = options.synchronous(SqliteSynchronous::Off);
+    }
     if !access.shared {
         options = options.locking_mode(SqliteLockingMode::Exclusive);
     }
@@ -113,10 +131,7 @@ async fn prepare(path: &Path, connection: &mut SqliteConnection, access: Access)
 
 async fn read_checked(path: &Path, options: &SqliteConnectOptions) -> Result<SqliteConnection, DbError> {
     let mut connection = options.connect().await.map_err(|e| DbError::new(path, e))?;
-    let (found, known) = (check_identity(path, &mut connection).await?, newest_known());
-    if found < known {
-        return Err(DbError::OlderSchema { path: path.to_path_buf(), found, known });
-    }
+    check_identity(path, &mut connection).await?;
     Ok(connection)
 }
 
@@ -165,7 +180,7 @@ async fn check_identity(path: &Path, connection: &mut SqliteConnection) -> Resul
 }
 
 /// Reads every page once (half a second for a million samples): damage is found before it spreads.
-async fn check_pages(path: &Path, connection: &mut SqliteConnection) -> Result<(), DbError> {
+pub(crate) async fn check_pages(path: &Path, connection: &mut SqliteConnection) -> Result<(), DbError> {
     let detail: String =
         sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(connection).await.map_err(|e| DbError::new(path, e))?;
     if detail == "ok" { Ok(()) } else { Err(DbError::Corrupt { path: path.to_path_buf(), detail }) }
@@ -199,7 +214,7 @@ mod tests {
     use nvkv_spec::Target;
     use std::path::PathBuf;
 
-    const QUICK: Access = Access { busy_timeout: Duration::from_millis(100), shared: true };
+    const QUICK: Access = Access { busy_timeout: Duration::from_millis(100), shared: true, synced: true };
 
     fn place() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();

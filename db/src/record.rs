@@ -41,9 +41,10 @@ impl Db {
             measurement;
         self.run(async |connection| {
             sqlx::query_scalar(
-                "INSERT INTO measurements (run, round, read_ceiling_gbps, sentinel_us, retaken, missing, state_before,
-                                           state_after)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                "INSERT INTO measurements (run, number, round, read_ceiling_gbps, sentinel_us, retaken, missing,
+                                           state_before, state_after)
+                 VALUES (?1, (SELECT count(*) FROM measurements WHERE run = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                 RETURNING id",
             )
             .bind(run.0)
             .bind(round)
@@ -123,8 +124,7 @@ impl Db {
         })
     }
 
-    /// The same, unless a trial of its key is there already, from whichever run on the same board and driver
-    /// (or on none): then nothing is stored. Several tuners at once store each prediction once this way.
+    /// The same, unless a trial of its key is there already, from whichever run on the same platform (or on no GPU): then nothing is stored. Several tuners at once store each prediction once this way.
     pub fn record_once(&mut self, run: RunId, trial: &TrialRecord) -> Result<Option<TrialId>, DbError> {
         if let Some(problem) = contradiction(trial) {
             return Err(DbError::InvalidTrial { kernel: trial.kernel.key().kernel_id, problem });
@@ -142,20 +142,20 @@ impl Db {
     }
 }
 
-/// Whether a trial of this key was stored by a run in the environment of `run`.
-async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<bool, sqlx::Error> {
+/// Whether a trial of this key was stored by a run on the platform of `run`.
+pub(crate) async fn is_stored(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<bool, sqlx::Error> {
     let key = trial.key();
     sqlx::query_scalar(
         "SELECT EXISTS (
              SELECT 1
-             FROM trials AS t
+             FROM standing_trials AS t
              JOIN kernels AS k ON k.id = t.kernel
              JOIN variants AS v ON v.id = k.variant
-             JOIN runs AS r ON r.id = t.run
              WHERE v.kernel_id = ?2 AND k.target = ?3 AND k.source_hash = ?4 AND k.nvrtc = ?5
                AND t.shape IS (SELECT id FROM shapes WHERE key = ?6)
                AND t.split IS (SELECT id FROM splits WHERE key = ?7)
-               AND r.environment IS (SELECT environment FROM runs WHERE id = ?1)
+               AND t.environment IS (SELECT p.environment FROM runs AS r LEFT JOIN platforms AS p
+                                     ON p.board = r.environment WHERE r.id = ?1)
          )",
     )
     .bind(run.0)
@@ -218,8 +218,11 @@ async fn put_environment(c: &mut SqliteConnection, e: &GpuEnvironment) -> Result
 
 async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64>) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(
-        "INSERT INTO runs (started_at, command, target, preset, generator, nvrtc, environment, measurement_policy)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+        "INSERT INTO runs (started_at, command, target, preset, generator, nvrtc, environment, measurement_policy,
+                           identity, clock)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, lower(hex(randomblob(16))),
+                 max(CAST(1e6 * unixepoch('subsec') AS INTEGER), (SELECT coalesce(max(clock), 0) + 1 FROM runs)))
+         RETURNING id",
     )
     .bind(&run.started_at)
     .bind(&run.command)
@@ -233,7 +236,7 @@ async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64
     .await
 }
 
-async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<i64, sqlx::Error> {
+pub(crate) async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) -> Result<i64, sqlx::Error> {
     let kernel = put_kernel(c, run, &trial.kernel).await?;
     if let Some(shape) = &trial.shape {
         put_shape(c, shape).await?;
@@ -244,9 +247,10 @@ async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &TrialRecord) ->
     let outcome = OutcomeRow::from(&trial.outcome);
     sqlx::query_scalar(
         "INSERT INTO trials (run, kernel, shape, split, is_default, outcome, stage, message, error, cases, limit_s,
-                             predicted_us, bytes)
+                             predicted_us, bytes, clock)
          VALUES (?, ?, (SELECT id FROM shapes WHERE key = ?), (SELECT id FROM splits WHERE key = ?),
-                 ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                 ?, ?, ?, ?, ?, ?, ?, ?, ?,
+                 max(CAST(1e6 * unixepoch('subsec') AS INTEGER), (SELECT coalesce(max(clock), 0) + 1 FROM trials)))
          RETURNING id",
     )
     .bind(run.0)
@@ -354,7 +358,7 @@ async fn put_split(c: &mut SqliteConnection, split: &SplitPolicy) -> Result<(), 
         .map(drop)
 }
 
-async fn put_samples(c: &mut SqliteConnection, id: i64, trial: &TrialRecord) -> Result<(), sqlx::Error> {
+pub(crate) async fn put_samples(c: &mut SqliteConnection, id: i64, trial: &TrialRecord) -> Result<(), sqlx::Error> {
     let measurements = trial.measurements.iter().map(|m| Some(m.0)).chain(std::iter::repeat(None));
     for ((idx, microseconds), measurement) in (0i64..).zip(&trial.samples).zip(measurements) {
         sqlx::query("INSERT INTO samples (trial, idx, microseconds, measurement) VALUES (?, ?, ?, ?)")

@@ -48,24 +48,24 @@ struct KernelFailureRow {
 
 impl Db {
     /// The trials that need not be run again on this target and GPU, failures included: those of
-    /// the same board and driver (of no GPU where `environment` is none), and failed compiles of any,
+    /// the same platform (of no GPU where `environment` is none), and failed compiles of any,
     /// since no GPU has a part in them. Compilers that crashed or were late are not among them: the
     /// machine may have been at fault (no memory left, too much to do), so they run again.
     pub fn done(&self, target: Target, environment: Option<&GpuEnvironment>) -> Result<HashSet<TrialKey>, DbError> {
         self.run(async |connection| {
             let rows: Vec<KeyRow> = sqlx::query_as(
                 "SELECT DISTINCT k.kernel_id, k.source_hash, k.nvrtc, s.json AS shape, p.json AS split
-                 FROM trials AS t
+                 FROM standing_trials AS t
                  JOIN kernel_records AS k ON k.kernel = t.kernel
-                 JOIN runs AS r ON r.id = t.run
-                 LEFT JOIN environments AS e ON e.id = r.environment
+                 LEFT JOIN environments AS e ON e.id = t.environment
                  LEFT JOIN shapes AS s ON s.id = t.shape
                  LEFT JOIN splits AS p ON p.id = t.split
-                 WHERE k.target = ?1 AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')
+                 WHERE k.target = ?1 AND ((e.name IS ?2 AND e.sms IS ?3 AND e.driver IS ?4) OR t.outcome = 'compile_failed')
                    AND NOT (t.outcome IN ('crashed', 'timeout') AND t.stage = 'compile')",
             )
             .bind(target.name())
-            .bind(environment.map(|e| &e.uuid))
+            .bind(environment.map(|e| &e.name))
+            .bind(environment.map(|e| e.sms))
             .bind(environment.map(|e| &e.driver))
             .fetch_all(connection)
             .await?;
@@ -84,17 +84,17 @@ impl Db {
             let rows: Vec<KernelFailureRow> = sqlx::query_as(
                 "SELECT k.kernel_id, k.source_hash, k.nvrtc,
                         t.outcome, t.stage, t.message, t.error, t.cases, t.limit_s, t.predicted_us
-                 FROM trials AS t
+                 FROM standing_trials AS t
                  JOIN kernel_records AS k ON k.kernel = t.kernel
-                 JOIN runs AS r ON r.id = t.run
-                 LEFT JOIN environments AS e ON e.id = r.environment
+                 LEFT JOIN environments AS e ON e.id = t.environment
                  WHERE k.target = ?1 AND t.shape IS NULL AND t.outcome <> 'emulated'
-                   AND ((e.uuid IS ?2 AND e.driver IS ?3) OR t.outcome = 'compile_failed')
+                   AND ((e.name IS ?2 AND e.sms IS ?3 AND e.driver IS ?4) OR t.outcome = 'compile_failed')
                    AND NOT (t.outcome IN ('crashed', 'timeout') AND t.stage = 'compile')
                  ORDER BY t.id",
             )
             .bind(target.name())
-            .bind(environment.map(|e| &e.uuid))
+            .bind(environment.map(|e| &e.name))
+            .bind(environment.map(|e| e.sms))
             .bind(environment.map(|e| &e.driver))
             .fetch_all(connection)
             .await?;

@@ -59,7 +59,9 @@ pub struct Winner {
     pub run: RunId,
     /// When the trial was recorded, UTC, RFC 3339.
     pub created_at: String,
-    /// Where it was measured.
+    /// The trial of an identical cubin that its times are from, where it was not run itself.
+    pub carried_from: Option<TrialId>,
+    /// Where it was measured; of several boards of this model and driver the first.
     pub environment: GpuEnvironment,
     /// The kernel.
     pub kernel: KernelRecord,
@@ -211,7 +213,8 @@ impl Db {
 }
 
 const WINNERS: &str = "
-    SELECT t.id AS trial, t.run, t.created_at, s.json AS shape, p.json AS split, t.is_default, t.error, t.bytes,
+    SELECT t.id AS trial, t.run, t.created_at,
+           (SELECT origin FROM carried WHERE trial = t.id) AS carried_from, s.json AS shape, p.json AS split, t.is_default, t.error, t.bytes,
            r.read_ceiling_gbps, r.measurement_policy, k.*, e.*
     FROM json_each(?1) AS w
     JOIN trials AS t ON t.id = w.value
@@ -258,6 +261,7 @@ struct WinnerRow {
     trial: i64,
     run: i64,
     created_at: String,
+    carried_from: Option<i64>,
     #[sqlx(json)]
     shape: Shape,
     #[sqlx(json(nullable))]
@@ -285,6 +289,7 @@ impl WinnerRow {
             trial: TrialId(self.trial),
             run: RunId(self.run),
             created_at: self.created_at,
+            carried_from: self.carried_from.map(TrialId),
             environment: self.environment.into(),
             kernel: self.kernel.record()?,
             shape: self.shape,

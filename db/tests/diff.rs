@@ -10,9 +10,9 @@ use std::path::Path;
 /// Warps, context and time of trials.
 type Trials<'a> = &'a [(u32, u32, f64)];
 
-fn tuned(path: &Path, uuid: &str, trials: Trials) -> Db {
+fn tuned(path: &Path, driver: &str, trials: Trials) -> Db {
     let mut db = Db::open(path).unwrap();
-    let run = db.begin_run(&run(Some(gpu(uuid, "580.1")))).unwrap();
+    let run = db.begin_run(&run(Some(gpu("GPU-1", driver)))).unwrap();
     for &(warps, context, us) in trials {
         let trial = TrialRecord { shape: Some(shape(64, context)), ..timed(warps, &[]) };
         record_rounds(&mut db, run, trial, &calm(us));
@@ -23,7 +23,7 @@ fn tuned(path: &Path, uuid: &str, trials: Trials) -> Db {
 
 fn compared(a: Trials, b: Trials) -> Vec<Pairing> {
     let ((_a, a_path), (_b, b_path)) = (place(), place());
-    diff(&tuned(&a_path, "GPU-1", a), &tuned(&b_path, "GPU-1", b), 0.03).unwrap()
+    diff(&tuned(&a_path, "580.1", a), &tuned(&b_path, "580.1", b), 0.03).unwrap()
 }
 
 #[test]
@@ -70,14 +70,14 @@ fn what_one_has_alone_is_listed_and_another_gpu_is_said() {
 
     let ((_a, a), (_b, b)) = (place(), place());
     let trials = [(4, 4096, 100.0)];
-    let pairings = diff(&tuned(&a, "GPU-1", &trials), &tuned(&b, "GPU-2", &trials), 0.03).unwrap();
+    let pairings = diff(&tuned(&a, "580.1", &trials), &tuned(&b, "590.1", &trials), 0.03).unwrap();
     assert!(!pairings[0].difference.as_ref().unwrap().same_gpu);
 }
 
 #[test]
 fn the_files_are_not_written() {
     let ((_a, a), (_b, b)) = (place(), place());
-    let (db_a, db_b) = (tuned(&a, "GPU-1", &[(4, 4096, 100.0)]), tuned(&b, "GPU-1", &[(4, 4096, 100.0)]));
+    let (db_a, db_b) = (tuned(&a, "580.1", &[(4, 4096, 100.0)]), tuned(&b, "580.1", &[(4, 4096, 100.0)]));
     let before = [std::fs::read(&a).unwrap(), std::fs::read(&b).unwrap()];
     diff(&db_a, &db_b, 0.03).unwrap();
     drop((db_a, db_b));

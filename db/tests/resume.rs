@@ -5,7 +5,7 @@ mod common;
 
 use common::{append, decode, failed, gpu, kernel, place, predicted, run, shape, timed, tuning};
 use nvkv_db::{Db, RunId, TrialRecord};
-use nvkv_spec::{Outcome, Shape, SplitPolicy, Stage, Target};
+use nvkv_spec::{GpuEnvironment, Outcome, Shape, SplitPolicy, Stage, Target};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -226,7 +226,9 @@ fn a_resumed_tune_skips_what_this_gpu_did_and_every_failed_compile() {
     assert_eq!(done(Some(&gpu("GPU-1", "580.1"))), keys);
     let compile_failed = HashSet::from([trials[0].key()]);
     assert_eq!(done(Some(&gpu("GPU-1", "590.0"))), compile_failed, "another driver");
-    assert_eq!(done(Some(&gpu("GPU-2", "580.1"))), compile_failed, "another board");
+    assert_eq!(done(Some(&gpu("GPU-2", "580.1"))), keys, "another board of the model");
+    let fewer = GpuEnvironment { sms: 66, ..gpu("GPU-3", "580.1") };
+    assert_eq!(done(Some(&fewer)), compile_failed, "another model");
     assert_eq!(done(None), compile_failed, "no GPU");
     assert!(db.done(Target::Sm100a, None).unwrap().is_empty(), "another target");
 }

@@ -5,6 +5,8 @@ mod bench;
 mod cases;
 mod diff;
 mod doctor;
+mod merge;
+mod quarantine;
 mod query;
 mod space;
 mod tune;
@@ -63,6 +65,10 @@ enum Command {
     Bench(bench::Args),
     /// Compare two databases: what became faster or slower beyond noise, and whether they agree on who wins
     Diff(diff::Args),
+    /// Make one database of several: of hosts, of shards
+    Merge(merge::Args),
+    /// List the kernels that are left out because they failed, and let them be tried again
+    Quarantine(quarantine::Args),
     /// Say what is found or missing on this machine, and the command that mends it
     Doctor(doctor::Args),
     /// A process that compiles or owns a GPU, started by the tuner
@@ -96,12 +102,15 @@ pub fn main() -> ExitCode {
         Some(Command::Verify(args)) => verify::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::Merge(args)) => merge::run(&args),
+        Some(Command::Quarantine(args)) => quarantine::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Worker(worker)) => return work(worker),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {}", in_words(&error));
         let bad = error.is::<pipeline::target::NoNativeTarget>()
+            || error.is::<pipeline::target::BadDevices>()
             || error.is::<pipeline::limits::TooLarge>()
             || error.is::<args::BadArguments>();
         ExitCode::from(if bad { BAD_ARGUMENTS } else { NOTHING })
@@ -141,6 +150,11 @@ fn work(worker: Worker) -> ExitCode {
         Worker::Compile => worker::compile_main(),
         Worker::Gpu { device } => worker::gpu_main(device),
     }
+}
+
+/// The command line as typed.
+fn command_line() -> String {
+    std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes to stdout. A reader that has gone away (`| head`) is no failure of the command.

@@ -30,6 +30,9 @@ fn next_step(source: &io::Error) -> &'static str {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "the disk is full: free some space or choose another disk with --out; the same command goes on from here"
         }
+        ErrorKind::FileTooLarge => {
+            "files may not grow so large here: raise the limit (`ulimit -f`); the same command goes on from here"
+        }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             "choose a folder that you may write to with --out"
         }

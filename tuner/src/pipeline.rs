@@ -6,6 +6,7 @@ pub mod cache;
 pub mod choices;
 pub mod compile;
 pub mod cost;
+pub mod devices;
 mod finalists;
 pub mod limits;
 mod pantry;
@@ -16,25 +17,29 @@ pub mod progress;
 mod publish;
 pub mod recorder;
 mod replace;
+pub mod shard;
 pub mod space;
+mod stale;
 pub mod stop;
 pub mod target;
 pub mod timing;
 
 use crate::bundle::{self, Written};
 use choices::Choice;
+use compile::Built;
 use finalists::Finalists;
 use nvkv_db::{Failure, NewRun};
 use nvkv_generator::Preset;
-use nvkv_spec::{Target, Toolchain};
+use nvkv_spec::{GpuEnvironment, Target, Toolchain};
 use progress::Progress;
 use recorder::Recorder;
 use space::{Candidate, Case, Space};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::SystemTime;
 use stop::Stop;
-use target::Machine;
+use target::{Board, Machine};
 use timing::Timing;
 
 /// What a run is asked to do.
@@ -52,6 +57,8 @@ pub struct Request {
     pub out: PathBuf,
     /// Compilers at a time.
     pub jobs: usize,
+    /// Which part of the cases, `cases` being that part; then no bundle is written.
+    pub shard: Option<shard::Shard>,
     /// The command line, as typed.
     pub command: String,
 }
@@ -82,47 +89,67 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
         eprintln!("note: {} has no feasible variant: {:?}", space.problem.key(), space.rejected);
     });
     let candidates = space::render_all(&spaces, machine.target)?;
-    let mut recorder = Recorder::begin(&request.db, &new_run(request, &toolchain), &candidates)?;
+    let gpu = request.machine.gpu.as_ref().ok();
+    let mut recorder = Recorder::begin(&request.db, &new_run(request, &toolchain, gpu), &candidates)?;
     recorder.db().notices().iter().for_each(|notice| eprintln!("note: {notice}"));
     replace::check_before(request, recorder.db())?;
     let cache = cache::Cache::new(&request.out, machine.target, &toolchain.nvrtc);
     let pending = pending::pending(request, &recorder, &candidates)?;
     pending::left_out(&recorder, &candidates).iter().for_each(|note| eprintln!("note: {note}"));
     let progress = Progress::new(plan::work_ms(request, &pending));
-    let pace = build_and_try(request, &pending, &cache, &mut recorder, (&progress, stop))?;
+    // A run each, so that every trial says on which board it ran.
+    let beside = |board: &Board| {
+        Recorder::begin(&request.db, &new_run(request, &toolchain, Some(&board.environment)), &candidates)
+    };
+    let mut paces = Vec::new();
+    let mut beside = request.machine.beside.iter().map(beside).collect::<Result<Vec<_>, _>>()?;
+    if let Some(gpu) = gpu {
+        let first = stale::first(request, &recorder, gpu, &pending)?;
+        if !first.is_empty() {
+            eprintln!("note: after an upgrade; the {} kernels that were best before come first", first.len());
+            progress.expect(plan::work_ms(request, &first));
+            paces = build_and_try(request, &first, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
+        }
+    }
+    let failed = |c: &&Candidate| beside.iter().chain([&recorder]).any(|r| r.failed_before(c).is_some());
+    let pending: Vec<_> = pending.iter().copied().filter(|c| !failed(c)).collect();
+    paces.extend(build_and_try(request, &pending, &cache, (&mut recorder, &mut beside), (&progress, stop))?);
     if machine.gpu.is_err() {
         let (recorder, cache, progress) = (&mut recorder, &cache, &progress);
         Finalists { request, recorder, cache, progress, stop }.run()?;
     }
     progress.finish();
-    recorder.finish()?;
-    let written = publish::bundle(request, &recorder, &cache, &toolchain)?;
+    beside.iter_mut().chain([&mut recorder]).try_for_each(Recorder::finish)?;
+    let written = match request.shard {
+        None => publish::bundle(request, &recorder, &cache, &toolchain)?,
+        Some(_) => None,
+    };
+    let runs = [recorder.run()].into_iter().chain(beside.iter().map(Recorder::run));
+    let failures = runs.map(|run| recorder.db().failures(run)).collect::<Result<Vec<_>, _>>()?.concat();
     Ok(Tuned {
         choices: choices::of_cases(choices::all(recorder.db(), machine.target, machine.gpu.as_ref().ok())?, cases),
-        failures: recorder.db().failures(recorder.run())?,
+        failures,
         bundle: written,
         stopped: stop.reason(),
-        pace,
+        pace: timing::Pace::together(&paces),
     })
 }
 
-/// Compiles on all cores, and verifies and times (or predicts) what is compiled meanwhile.
+/// Compiles on all cores, and verifies and times (or predicts) what is compiled meanwhile. Gives the pace of each GPU.
 fn build_and_try(
     request: &Request,
     pending: &[&Candidate],
     cache: &cache::Cache,
-    recorder: &mut Recorder,
+    (recorder, beside): (&mut Recorder, &mut [Recorder]),
     (progress, stop): (&Progress, &Stop),
-) -> anyhow::Result<Option<timing::Summary>> {
+) -> anyhow::Result<Vec<timing::Pace>> {
     let (target, jobs) = (request.machine.target, request.jobs);
     let (sender, built) = mpsc::channel();
     std::thread::scope(|scope| {
         let compiling = scope.spawn(move || compile::all(pending, target, (cache, jobs), (progress, stop), &sender));
         let tried = match &request.machine.gpu {
-            Ok(gpu) => {
-                Timing::new(request, gpu, recorder, (progress, stop)).run(built, pending).map(|pace| pace.summary())
-            }
-            Err(_) => predict::Prediction { request, recorder, progress }.run(built).map(|()| None),
+            Ok(_) => time(request, pending, built, (recorder, beside), (progress, stop)),
+            Err(_) => predict::Prediction { request, recorder, progress }.run(built).map(|()| Vec::new()),
         };
         let compiled = compiling.join();
         compiled.map_err(|_| anyhow::anyhow!("the compiling thread panicked; this is a defect of nvkv-tune"))??;
@@ -130,8 +157,38 @@ fn build_and_try(
     })
 }
 
-fn new_run(request: &Request, toolchain: &Toolchain) -> NewRun {
-    let gpu = request.machine.gpu.as_ref().ok();
+/// Verifies and times kernels as they are built, on the GPU or on whichever is free.
+fn time<'a>(
+    request: &'a Request,
+    pending: &[&'a Candidate],
+    built: mpsc::Receiver<Built<'a>>,
+    (recorder, beside): (&'a mut Recorder, &'a mut [Recorder]),
+    progress: (&'a Progress, &'a Stop),
+) -> anyhow::Result<Vec<timing::Pace>> {
+    let recorders = [recorder].into_iter().chain(beside);
+    let on = |(board, recorder): (Board, &'a mut Recorder)| Timing::new(request, board, recorder, progress);
+    let mut timings: Vec<_> = request.machine.boards().into_iter().zip(recorders).map(on).collect();
+    if let [timing] = &mut timings[..] {
+        timing.run(built, pending)?;
+        return Ok(vec![timing.pace()]);
+    }
+    let mut waiting = HashMap::new();
+    pending.iter().for_each(|candidate| *waiting.entry(candidate.case).or_default() += 1);
+    let (sender, ready) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || devices::by_case(built, waiting, &sender));
+        devices::share(ready, timings.iter_mut().collect(), |timing, case: Vec<Built<'a>>| {
+            let candidates: Vec<_> = case.iter().map(|built| built.candidate).collect();
+            let (sender, built) = mpsc::channel();
+            case.into_iter().for_each(|one| drop(sender.send(one)));
+            drop(sender);
+            timing.run(built, &candidates)
+        })
+    })?;
+    Ok(timings.iter().map(Timing::pace).collect())
+}
+
+fn new_run(request: &Request, toolchain: &Toolchain, gpu: Option<&GpuEnvironment>) -> NewRun {
     NewRun {
         started_at: now(),
         command: request.command.clone(),

@@ -263,6 +263,29 @@ fn what_failed_before_is_said() {
 }
 
 #[test]
+fn the_quarantine_is_listed_and_let_out_of() {
+    let place = Place::new();
+    let nvrtc = gpu::working_nvrtc(Target::Sm100a).unwrap().version();
+    let failed = record_failures(&place.path("db/nvkv.sqlite"), &nvrtc);
+    let quarantine = |arguments: &[&str]| place.nvkv().arg("quarantine").args(arguments).assert();
+    let listed = contains("compile_failed: kernel.cu(7): error: no such thing").and(contains("no GPU"));
+    quarantine(&[]).code(0).stdout(listed.and(contains(format!("{failed} kernels are left out"))));
+    let json: Value = serde_json::from_slice(&quarantine(&["--json"]).get_output().stdout).unwrap();
+    let (one, rows) = (&json[0], json.as_array().unwrap().len());
+    assert_eq!((rows, &one["target"], &one["place"]), (failed, &"sm_100a".into(), &Value::Null));
+    assert_eq!(one["reason"], "kernel.cu(7): error: no such thing");
+
+    quarantine(&["--release", "crashed"]).code(1).stderr(contains("failed as `crashed`"));
+    quarantine(&["--release", one["kernel"].as_str().unwrap()]).code(0).stdout(contains("1 kernels are tried again"));
+    place.tune().assert().code(0).stderr(contains("1 compiled").and(contains(format!("{} of {failed}", failed - 1))));
+    quarantine(&["--release", "compile_failed"]).code(0);
+    quarantine(&[]).code(0).stdout(contains("no kernel is in quarantine"));
+    place.tune().assert().code(0).stderr(contains("failed before").not());
+    assert_eq!(place.trials(), 2 * failed as u64, "the failures stay");
+    place.nvkv().args(["quarantine", "--db", "none.sqlite"]).assert().code(1).stderr(contains("no database"));
+}
+
+#[test]
 fn doctor_succeeds_where_kernels_can_be_compiled() {
     let place = Place::new();
     let found = contains("NVRTC").and(contains("13.")).and(contains("--arch sm_100")).and(contains("db/nvkv.sqlite"));
@@ -637,6 +660,51 @@ fn a_killed_tune_goes_on_where_it_was() {
     let kept = format!("{before} from cache");
     place.tune().assert().code(0).stderr(contains(format!("{} compiled", all - before)).and(contains(kept)));
     assert_eq!(place.trials(), all);
+    place.nvkv().arg("verify").assert().code(0);
+}
+
+#[test]
+fn a_tune_killed_again_and_again_comes_to_its_end() {
+    let place = Place::new();
+    // xorshift: moments that differ, the same in every run of the test.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..8 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
+            .current_dir(place.0.path())
+            .env("CUDA_VISIBLE_DEVICES", "-1")
+            .args(TINY)
+            .args(["--batch", "64"])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(state % 1200));
+        child.kill().unwrap(); // SIGKILL
+        child.wait().unwrap();
+    }
+    place.tune().assert().code(0);
+    assert_eq!(place.trials(), feasible(&place), "each trial once");
+    place.nvkv().arg("verify").assert().code(0);
+    place.nvkv().arg("quarantine").assert().code(0).stdout(contains("no kernel"));
+}
+
+#[test]
+fn a_limit_on_files_is_named_and_the_tune_goes_on_without_it() {
+    let place = Place::new();
+    let nvkv = assert_cmd::cargo::cargo_bin("nvkv-tune");
+    // Without the trap the system would end the process; 16 blocks of 512 bytes are less than any kernel takes.
+    let limited = format!("trap '' XFSZ; ulimit -f 16; exec {} {} --batch 64", nvkv.display(), TINY.join(" "));
+    let mut command = Command::new("sh");
+    command.current_dir(place.0.path()).env("CUDA_VISIBLE_DEVICES", "-1").args(["-c", &limited]);
+    let said = command.assert().code(1).get_output().stderr.clone();
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("error: ") && (said.contains("ulimit -f") || said.contains("the disk fails")), "{said}");
+    assert!(!place.path("kernels-out/sm_100a").exists());
+    place.tune().assert().code(0);
+    assert_eq!(place.trials(), feasible(&place));
     place.nvkv().arg("verify").assert().code(0);
 }
 

@@ -151,7 +151,7 @@ fn line(pairing: &Pairing) -> String {
 }
 
 fn gpu(side: &Side) -> String {
-    format!("{} {} (driver {})", side.gpu, side.environment.uuid, side.environment.driver)
+    format!("{} (driver {})", side.gpu, side.environment.driver)
 }
 
 fn name(side: &Side) -> String {

@@ -1,13 +1,15 @@
 //! `nvkv-tune [tune]`: the whole job.
 
 use super::args::{Arch, DbArgs, Scope};
-use super::{Done, NOTHING, cause, print, print_json};
+use super::{Done, NOTHING, cause, command_line, print, print_json};
 use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
+use crate::pipeline::shard::Shard;
 use crate::pipeline::stop::Stop;
-use crate::pipeline::target::Machine;
+use crate::pipeline::target::{Devices, Machine};
 use crate::pipeline::{Request, Tuned, headline, tune};
 use crate::report;
+use nvkv_spec::Target;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,6 +27,13 @@ pub struct Args {
     /// Compilers at a time [default: one a core]
     #[arg(long, value_name = "N", value_parser = super::args::size, allow_negative_numbers = true)]
     jobs: Option<u32>,
+    /// CUDA devices, boards of one model: a list such as 0,1, or all. Each problem is timed on whichever is free [default: 0]
+    #[arg(long, value_name = "LIST")]
+    devices: Option<Devices>,
+    /// Tune part I of N (I from 0), into a database of its own beside --db, and write no bundle: `nvkv-tune merge` joins the
+    /// parts. The same command with another I on each machine covers all
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     /// Stop cleanly after so many minutes; the same command goes on from there
     #[arg(long, value_name = "MINUTES", value_parser = minutes, allow_negative_numbers = true)]
     time_limit: Option<Duration>,
@@ -52,40 +61,66 @@ pub fn run(args: &Args) -> Done {
         return (if args.json { print_json(&plan) } else { print(&text) }).map(|()| ExitCode::SUCCESS);
     }
     announce(&request);
+    if let Some(shard) = request.shard {
+        eprintln!("shard {shard}: {} problems", request.cases.len());
+    }
     let tuned = tune(&request, &Stop::new(args.time_limit))?;
     if args.json { print_json(&report::json(&request, &tuned)) } else { print(&report::table(&tuned.choices)) }?;
     conclude(&request, &tuned);
-    Ok(if tuned.choices.is_empty() { ExitCode::from(NOTHING) } else { ExitCode::SUCCESS })
+    let empty = tuned.choices.is_empty() && !request.cases.is_empty();
+    Ok(if empty { ExitCode::from(NOTHING) } else { ExitCode::SUCCESS })
 }
 
 fn request(args: &Args) -> anyhow::Result<Request> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let cases = args.scope.cases()?;
+    let mut cases = args.scope.cases()?;
     limits::check(&cases)?;
+    let machine = Machine::with_devices(named(args.scope.arch), &args.devices.clone().unwrap_or_default())?;
+    let preset = args.scope.preset;
+    if let Some(shard) = &args.shard {
+        cases = shard.part(&cases, preset, machine.target);
+    }
     Ok(Request {
-        machine: machine(args.scope.arch)?,
+        machine,
         cases,
-        preset: args.scope.preset,
-        db: args.db.db.clone(),
+        preset,
+        db: args.shard.map_or(args.db.db.clone(), |shard| shard.database(&args.db.db)),
+        shard: args.shard,
         out: args.out.clone(),
         jobs: args.jobs.map_or(cores, |jobs| jobs as usize),
-        command: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "),
+        command: command_line(),
     })
 }
 
 /// The machine that `--arch` names.
 pub fn machine(arch: Arch) -> anyhow::Result<Machine> {
-    let named = match arch {
+    Ok(Machine::find(named(arch))?)
+}
+
+fn named(arch: Arch) -> Option<Target> {
+    match arch {
         Arch::Native => None,
         Arch::Named(target) => Some(target),
-    };
-    Ok(Machine::find(named)?)
+    }
+}
+
+/// Says where a shard's trials are, and how they come together.
+fn conclude_shard(request: &Request) {
+    let (db, target) = (request.db.display(), request.machine.target);
+    eprintln!(
+        "the trials of this shard are in {db}; when all shards are done, `nvkv-tune merge FILE... -o ALL` joins them, and \
+         the tune without --shard, `--arch {target} --db ALL`, writes the bundle"
+    );
 }
 
 /// Says what will be done: whether anything is timed.
 fn announce(request: &Request) {
     match &request.machine.gpu {
-        Ok(gpu) => eprintln!("GPU {} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver),
+        Ok(gpu) => {
+            let boards = 1 + request.machine.beside.len();
+            let times = if boards > 1 { format!("{boards} x ") } else { String::new() };
+            eprintln!("GPU {times}{} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver);
+        }
         Err(why) => {
             eprintln!(
                 "nothing is timed: {}. Kernels will be compiled, their order PREDICTED, and the winners run in the emulator",
@@ -106,6 +141,7 @@ fn conclude(request: &Request, tuned: &Tuned) {
             let size = indicatif::HumanBytes(bundle.bytes);
             eprintln!("bundle {} ({} kernels, {size})", bundle.folder.display(), bundle.kernels);
         }
+        None if request.shard.is_some() => conclude_shard(request),
         None => eprintln!("nothing usable came out: no bundle was written"),
     }
     if let Some(pace) = &tuned.pace {

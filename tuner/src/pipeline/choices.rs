@@ -22,7 +22,7 @@ pub fn all(db: &Db, target: Target, here: Option<&GpuEnvironment>) -> Result<Vec
     let mut timed = db.winners(&filter)?;
     let here = here.map(EnvironmentKey::from);
     let is_here = |w: &Winner| here.as_ref() == Some(&EnvironmentKey::from(&w.environment));
-    timed.sort_by(|a, b| is_here(b).cmp(&is_here(a)).then_with(|| b.created_at.cmp(&a.created_at)));
+    timed.sort_by(|a, b| is_here(b).cmp(&is_here(a)).then_with(|| b.trial.cmp(&a.trial)));
     let timed = timed.into_iter().map(|w| Choice::Timed(Box::new(w)));
     let predicted = db.predicted_winners(&filter)?.into_iter().map(|w| Choice::Predicted(Box::new(w)));
     let mut kept: Vec<Choice> = Vec::new();

@@ -143,12 +143,13 @@ mod tests {
 
     fn request(folder: &Path) -> Request {
         Request {
-            machine: Machine { target: TARGET, gpu: Err("none".into()) },
+            machine: Machine { target: TARGET, gpu: Err("none".into()), device: 0, beside: Vec::new() },
             cases: vec![(problems(Preset::Quick, &[Operation::Append])[0], vec![SHAPE])],
             preset: Preset::Quick,
             db: folder.join("db.sqlite"),
             out: folder.join("out"),
             jobs: 1,
+            shard: None,
             command: now(),
         }
     }
@@ -167,7 +168,7 @@ mod tests {
         let default = candidates.iter().find(|candidate| candidate.is_default).unwrap();
         let other = candidates.iter().find(|candidate| !candidate.is_default).unwrap();
         let toolchain = Toolchain { nvrtc: "13.0".into(), generator: "0".into() };
-        let mut recorder = Recorder::begin(&request.db, &new_run(&request, &toolchain), &candidates).unwrap();
+        let mut recorder = Recorder::begin(&request.db, &new_run(&request, &toolchain, None), &candidates).unwrap();
         let cache = Cache::new(&request.out, TARGET, "13.0");
         let nvrtc = Nvrtc::load().unwrap();
         let compile = |Candidate { source, .. }: &Candidate| {

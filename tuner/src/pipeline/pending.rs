@@ -5,6 +5,8 @@ use super::compile::reason;
 use super::recorder::Recorder;
 use super::space::Candidate;
 use super::timing::Timing;
+use nvkv_db::{KernelKey, WinnerFilter};
+use nvkv_spec::Shape;
 
 /// The candidates that need compiling or trying: all that did not fail before, of every case that
 /// is not settled. Predictions are cheap and repeated, on what the cache has.
@@ -14,18 +16,31 @@ pub fn pending<'a>(
     candidates: &'a [Candidate],
 ) -> anyhow::Result<Vec<&'a Candidate>> {
     let mut pending = Vec::new();
+    let timed = timed(request, recorder)?;
     for (index, case) in request.cases.iter().enumerate() {
         let of_case = candidates.iter().filter(|c| c.case == index && recorder.failed_before(c).is_none());
         let of_case: Vec<_> = of_case.collect();
         let settled = match &request.machine.gpu {
             Ok(gpu) => Timing::is_settled(request, gpu, recorder, case, &of_case)?,
-            Err(_) => false,
+            // What a GPU timed needs no prediction: a merged database of another host is published as it is.
+            Err(_) => case.1.iter().all(|&shape| {
+                timed.iter().any(|(key, at)| *at == shape && of_case.iter().any(|c| recorder.kernel_key(c) == *key))
+            }),
         };
         if !settled {
             pending.extend(of_case);
         }
     }
     Ok(pending)
+}
+
+/// The kernels and shapes of winners that were timed on any GPU; asked only where none is here.
+fn timed(request: &Request, recorder: &Recorder) -> anyhow::Result<Vec<(KernelKey, Shape)>> {
+    if request.machine.gpu.is_ok() {
+        return Ok(Vec::new());
+    }
+    let winners = recorder.db().winners(&WinnerFilter::of(request.machine.target))?;
+    Ok(winners.into_iter().map(|winner| (winner.kernel.key(), winner.shape)).collect())
 }
 
 /// What is left out because it failed before, with the first reason; none where nothing is.
@@ -36,7 +51,7 @@ pub fn left_out(recorder: &Recorder, candidates: &[Candidate]) -> Option<String>
     let why = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
     Some(format!(
         "{} of {} kernels failed before and are left out, the first ({id}) because: {}: {why}. \
-         Another nvkv or NVRTC tries them again, and so does an empty --db",
+         Another nvkv or NVRTC tries them again; `nvkv-tune quarantine` lists them and lets them be tried again",
         failed.count() + 1,
         candidates.len(),
         outcome.kind(),

@@ -80,6 +80,12 @@ impl Plan {
     }
 }
 
+/// Estimated work of one case from nothing, compilers and GPU together, ms: the same on every machine.
+pub fn case_ms((problem, shapes): &Case, preset: Preset, target: Target) -> u64 {
+    let of = |variant| COMPILE_MS + VERIFY_MS + round_ms(trials(problem, variant, shapes, target, preset));
+    Space::new(*problem, target, preset).feasible.iter().map(of).sum::<u64>() + runoff_ms(shapes)
+}
+
 /// The work of `pending` candidates in the unit of [`super::progress::Progress`].
 pub fn work_ms(request: &Request, pending: &[&Candidate]) -> u64 {
     let of = |candidate: &&Candidate| {

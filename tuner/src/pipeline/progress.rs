@@ -26,6 +26,8 @@ pub enum Step {
     Emulated,
     /// Trials that the database already had.
     Known,
+    /// Trials whose results were carried over from an identical cubin.
+    Carried,
     /// Failures of any kind, each recorded with its reason.
     Failed,
 }
@@ -40,6 +42,7 @@ impl Step {
             Self::Predicted => "predicted",
             Self::Emulated => "emulated",
             Self::Known => "already known",
+            Self::Carried => "carried over",
             Self::Failed => "failed",
         }
     }

@@ -4,7 +4,8 @@ use super::cache::Artefact;
 use super::space::Candidate;
 use super::timing::Pace;
 use nvkv_db::{
-    Compiled, Db, DbError, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialKey, TrialRecord,
+    Carried, Compiled, Db, DbError, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialKey,
+    TrialRecord,
 };
 use nvkv_spec::{Outcome, Problem, Shape, SplitPolicy, Target};
 use std::collections::{HashMap, HashSet};
@@ -46,7 +47,7 @@ impl Recorder {
         self.run
     }
 
-    /// How the candidate failed as a whole before this run, at compiling or against the reference, if it did.
+    /// How the candidate failed as a whole before now, at compiling or against the reference, if it did.
     pub fn failed_before(&self, candidate: &Candidate) -> Option<&Outcome> {
         self.failed_before.get(&self.kernel_key(candidate))
     }
@@ -57,6 +58,21 @@ impl Recorder {
         self.done.contains(&TrialKey { kernel: self.kernel_key(candidate), shape: Some(shape), split })
     }
 
+    /// Takes over what kernels of the same cubin have results for; see [`Db::carry_over`].
+    pub fn carry_over(&mut self, candidate: &Candidate, artefact: &Artefact) -> Result<Carried, DbError> {
+        let kernel = self.kernel(candidate, Some(artefact));
+        let target = self.target;
+        let is_default = |shape, split: Option<SplitPolicy>| {
+            candidate.is_default_launch(shape, split.unwrap_or(SplitPolicy::Even { splits: 1 }), target)
+        };
+        let carried = self.db.carry_over(self.run, &kernel, is_default)?;
+        self.done.extend(carried.keys.iter().cloned());
+        if let Some(failure) = &carried.failure {
+            self.failed_before.insert(kernel.key(), failure.clone());
+        }
+        Ok(carried)
+    }
+
     /// Stores a failure of the candidate at every shape.
     pub fn failed(
         &mut self,
@@ -64,7 +80,9 @@ impl Recorder {
         artefact: Option<&Artefact>,
         outcome: Outcome,
     ) -> Result<(), DbError> {
-        self.judged(self.kernel(candidate, artefact), outcome)
+        let kernel = self.kernel(candidate, artefact);
+        self.failed_before.insert(kernel.key(), outcome.clone());
+        self.judged(kernel, outcome)
     }
 
     /// Stores an outcome of the kernel at every shape.
@@ -150,7 +168,8 @@ impl Recorder {
         Ok(())
     }
 
-    fn kernel_key(&self, candidate: &Candidate) -> KernelKey {
+    /// The candidate's identity in the database.
+    pub fn kernel_key(&self, candidate: &Candidate) -> KernelKey {
         KernelKey {
             kernel_id: candidate.source.id.clone(),
             source_hash: candidate.source.hash.clone(),

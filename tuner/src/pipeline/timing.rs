@@ -1,6 +1,8 @@
 //! With a GPU: each compiled kernel is verified, then all of a problem are timed against each other
 //! at each shape, and the best of them beside the default once more, in several rounds.
 
+#[cfg(test)]
+mod faults;
 mod pace;
 mod trials;
 
@@ -9,7 +11,7 @@ use super::compile::Built;
 use super::progress::{Progress, Step};
 use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
-use super::target::DEVICE;
+use super::target::Board;
 use super::{Request, cost, stop::Stop};
 use crate::verify::seeded;
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
@@ -45,7 +47,7 @@ const RUNOFFS: usize = 3;
 pub struct Timing<'a> {
     request: &'a Request,
     target: Target,
-    gpu: &'a GpuEnvironment,
+    gpu: GpuEnvironment,
     worker: GpuWorker,
     recorder: &'a mut Recorder,
     progress: &'a Progress,
@@ -114,14 +116,25 @@ impl<'a> Heat<'_, 'a> {
 }
 
 impl<'a> Timing<'a> {
-    /// Of `request` on `gpu`.
+    /// Of `request` on `board`.
     pub fn new(
         request: &'a Request,
-        gpu: &'a GpuEnvironment,
+        board: Board,
         recorder: &'a mut Recorder,
         (progress, stop): (&'a Progress, &'a Stop),
     ) -> Self {
-        let (target, worker) = (request.machine.target, GpuWorker::new(DEVICE, LIMITS));
+        let worker = GpuWorker::new(board.device, LIMITS);
+        Self::with_worker((request, board), worker, recorder, (progress, stop))
+    }
+
+    /// The same by `worker`.
+    fn with_worker(
+        (request, board): (&'a Request, Board),
+        worker: GpuWorker,
+        recorder: &'a mut Recorder,
+        (progress, stop): (&'a Progress, &'a Stop),
+    ) -> Self {
+        let (target, gpu) = (request.machine.target, board.environment);
         Self {
             request,
             target,
@@ -136,7 +149,8 @@ impl<'a> Timing<'a> {
     }
 
     /// Takes kernels as they are compiled: each of `pending` will come, unless the run ends early.
-    pub fn run(&mut self, built: Receiver<Built<'a>>, pending: &[&Candidate]) -> anyhow::Result<Pace> {
+    pub fn run(&mut self, built: Receiver<Built<'a>>, pending: &[&Candidate]) -> anyhow::Result<()> {
+        self.pace.resume();
         let mut waiting = vec![0; self.request.cases.len()];
         pending.iter().for_each(|candidate| waiting[candidate.case] += 1);
         let mut ready: Vec<Vec<Verified<'a>>> = waiting.iter().map(|_| Vec::new()).collect();
@@ -152,8 +166,12 @@ impl<'a> Timing<'a> {
             }
         }
         self.pace.end();
-        self.recorder.note_pace(&self.pace)?;
-        Ok(self.pace)
+        Ok(self.recorder.note_pace(&self.pace)?)
+    }
+
+    /// How fast it went so far.
+    pub fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// Whether nothing is left to do for `candidates`, all those of one case.
@@ -183,6 +201,17 @@ impl<'a> Timing<'a> {
             Err(outcome) => return self.fail(candidate, None, outcome).map(|()| None),
         };
         let cubin = artefact.cubin()?;
+        let carried = self.recorder.carry_over(candidate, &artefact)?;
+        if !carried.keys.is_empty() {
+            self.progress.add(Step::Carried, carried.keys.len(), 0);
+        }
+        if carried.failure.is_some() {
+            return Ok(None);
+        }
+        if let Some(error) = carried.error {
+            // This machine code was verified under this driver.
+            return Ok(Some(Verified { candidate, artefact, cubin, error }));
+        }
         let kernel = CandidateKernel {
             id: candidate.source.id.clone(),
             variant: candidate.variant,
@@ -220,10 +249,10 @@ impl<'a> Timing<'a> {
         let mut trials = self.trials(heat);
         let mut fresh = trials.clone();
         fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), shape, t.split));
-        if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, self.gpu)? {
+        if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, &self.gpu)? {
             return Ok(());
         }
-        self.recall_best(&mut trials, heat)?;
+        self.recall(&mut trials, heat)?;
         for batch in fresh.chunks(BATCH) {
             let timed = self.first_look(heat, batch.to_vec())?;
             merge(&mut trials, &timed);
@@ -241,19 +270,18 @@ impl<'a> Timing<'a> {
         heat.kernels.iter().enumerate().flat_map(of).collect()
     }
 
-    /// What an earlier, interrupted run found best takes part in the run-off, near ties too.
-    fn recall_best(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
-        let filter = filter(heat.problem, heat.shape, self.target, self.gpu);
-        for winner in self.recorder.db().winners(&filter)? {
-            let best = (winner.kernel.key().kernel_id, winner.split, winner.times);
-            let near = winner.near_ties.into_iter().map(|near| (near.kernel_id, near.split, near.times));
-            for (kernel, split, times) in std::iter::once(best).chain(near) {
-                let is_it = |t: &&mut Trial| {
-                    heat.candidate(t).source.id == kernel && split.is_none_or(|split| split == t.split)
-                };
-                if let Some(trial) = trials.iter_mut().find(is_it) {
-                    trial.timed = Some((times.median_us, times.samples));
-                }
+    /// What an earlier run found, or one of an identical cubin, takes part in the run-off. Times of another driver have
+    /// no samples of this one: a run-off is due.
+    fn recall(&self, trials: &mut [Trial], heat: Heat<'_, 'a>) -> anyhow::Result<()> {
+        let case = (&heat.problem, heat.shape);
+        for time in self.recorder.db().remembered(self.target, case, &self.gpu, false)? {
+            let is_it = |t: &&mut Trial| {
+                self.recorder.kernel_key(heat.candidate(t)) == time.kernel
+                    && time.split.is_none_or(|split| split == t.split)
+            };
+            if let Some(trial) = trials.iter_mut().find(is_it) {
+                let samples = if time.driver == self.gpu.driver { time.samples } else { 0 };
+                trial.timed = Some((time.median_us, samples));
             }
         }
         Ok(())
@@ -426,7 +454,7 @@ fn at(outcome: Outcome, shape: Shape, split: SplitPolicy) -> Outcome {
     }
 }
 
-/// Whether the run-off at this shape took place: its winner has samples of several rounds.
+/// Whether the run-off at this shape took place, under this driver: its winner has samples of several rounds.
 fn had_runoff(
     recorder: &Recorder,
     problem: Problem,
@@ -435,7 +463,12 @@ fn had_runoff(
     gpu: &GpuEnvironment,
 ) -> anyhow::Result<bool> {
     let winners = recorder.db().winners(&filter(problem, shape, target, gpu))?;
-    Ok(winners.iter().any(|w| w.times.rounds > 1))
+    for winner in winners.iter().filter(|w| w.times.rounds > 1) {
+        if !recorder.db().is_of_another_driver(winner.trial)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Winners of one problem at one shape on this GPU.

@@ -6,6 +6,8 @@
 //! [`Outcome`](nvkv_spec::Outcome); the next call starts a fresh worker.
 
 mod compile;
+#[cfg(test)]
+pub mod fake;
 mod frame;
 mod gpu;
 mod hex;

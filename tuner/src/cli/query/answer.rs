@@ -97,13 +97,16 @@ fn timed(trust: &str, winner: &Winner) -> String {
         let verdict = if d.beaten { "" } else { ", within noise" };
         format!("{:.1} µs ({:.2}×{verdict})", d.median_us, d.median_us / winner.times.median_us)
     });
+    let carried = winner.carried_from.map_or(String::new(), |origin| {
+        format!("carried    from trial {} of an identical cubin; it was not timed again\n", origin.0)
+    });
     let times = &winner.times;
     let gpu = &winner.environment;
     format!(
         "trust      {trust}\ntime       {:.1} µs median of {} in {} rounds (error {:.2}, iqr {:.1}), {:.0} GB/s{share}\n\
              default    {default}\nnear ties  {}\n\
              error      {:.1e} relative, the largest of the verification\n\
-             measured   {} on {}, driver {}, NVRTC {}\n",
+             measured   {} on {}, driver {}, NVRTC {}\n{carried}",
         times.median_us,
         times.samples,
         times.rounds,

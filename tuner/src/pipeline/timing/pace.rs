@@ -3,10 +3,11 @@
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Of one run, from the first kernel that was built to the last trial.
+/// Of one GPU in a run, from the first kernel that was built to the last trial.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     first_built: Option<Instant>,
+    ended: Option<Instant>,
     idle: Duration,
     total: Duration,
     trials: u64,
@@ -21,7 +22,7 @@ pub struct Summary {
     pub seconds: f64,
     /// Trials an hour of it.
     pub trials_an_hour: f64,
-    /// Share of it that the GPU waited for compilers, 0 to 1.
+    /// Share of it that a GPU waited for compilers, 0 to 1: of several GPUs the mean.
     pub idle_share: f64,
 }
 
@@ -40,6 +41,13 @@ impl Pace {
         built
     }
 
+    /// Goes on after an end: the time between was spent waiting.
+    pub fn resume(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            self.idle += ended.elapsed();
+        }
+    }
+
     /// Counts a trial.
     pub fn count(&mut self) {
         self.trials += 1;
@@ -47,6 +55,7 @@ impl Pace {
 
     /// Ends the time.
     pub fn end(&mut self) {
+        self.ended = Some(Instant::now());
         self.total = self.first_built.map_or(Duration::ZERO, |first| first.elapsed());
     }
 
@@ -56,15 +65,13 @@ impl Pace {
         (self.total.as_secs_f64(), self.idle.min(self.total).as_secs_f64())
     }
 
-    /// What is said of it; none where nothing was tried.
-    pub fn summary(&self) -> Option<Summary> {
-        let (trials, (seconds, idle)) = (self.trials, self.seconds());
-        let summary = || Summary {
-            trials,
-            seconds,
-            trials_an_hour: 3600.0 * trials as f64 / seconds,
-            idle_share: idle / seconds,
-        };
+    /// What is said of GPUs that work side by side; none where nothing was tried.
+    pub fn together(all: &[Self]) -> Option<Summary> {
+        let trials = all.iter().map(|pace| pace.trials).sum();
+        let (worked, idle) = all.iter().map(Self::seconds).fold((0.0, 0.0), |(t, i), (of, idle)| (t + of, i + idle));
+        let seconds = all.iter().map(|pace| pace.seconds().0).fold(0.0, f64::max);
+        let summary =
+            || Summary { trials, seconds, trials_an_hour: 3600.0 * trials as f64 / seconds, idle_share: idle / worked };
         (trials > 0 && seconds > 0.0).then(summary)
     }
 }
@@ -91,7 +98,7 @@ mod tests {
         pace.end();
         let (total, idle) = pace.seconds();
         assert!((0.02..0.03).contains(&idle) || idle < total / 2.0, "{idle} of {total}");
-        let summary = pace.summary().unwrap();
+        let summary = Pace::together(&[pace]).unwrap();
         assert!((summary.idle_share - idle / total).abs() < 1e-12 && summary.trials == 1);
         assert!((summary.trials_an_hour - 3600.0 / total).abs() < 1e-6);
     }
@@ -101,6 +108,6 @@ mod tests {
         let mut pace = Pace::default();
         pace.wait(after(0, None));
         pace.end();
-        assert_eq!((pace.seconds(), pace.summary()), ((0.0, 0.0), None));
+        assert_eq!((pace.seconds(), Pace::together(&[pace])), ((0.0, 0.0), None));
     }
 }
