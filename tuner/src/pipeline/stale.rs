@@ -52,8 +52,10 @@ mod tests {
     use crate::pipeline::space::{Space, render_all};
     use crate::pipeline::target::Machine;
     use crate::pipeline::{cache::Artefact, new_run};
+    use nvkv_db::Measurement;
     use nvkv_generator::{Preset, problems};
     use nvkv_spec::{CompileFacts, Operation, Outcome, Shape, SplitPolicy, Target, Toolchain};
+    use serde_json::Value;
 
     const SHAPE: Shape = Shape::Append { tokens: 64, kv_heads: 8 };
 
@@ -102,10 +104,22 @@ mod tests {
         };
         let mut recorder = begin(&old, "13.0");
         let split = SplitPolicy::Even { splits: 1 };
+        let round = |round| Measurement {
+            round,
+            read_ceiling_gbps: 4000.0,
+            sentinel_us: None,
+            retaken: 0,
+            missing: 0,
+            state_before: Value::Null,
+            state_after: Value::Null,
+        };
+        let rounds: Vec<_> = (1..=3).map(|n| recorder.measured(&round(n)).unwrap()).collect();
+        let measurements: Vec<_> = rounds.iter().flat_map(|&round| [round; 3]).collect();
         for (candidate, us) in candidates.iter().zip(1..) {
             let artefact = artefact(candidate, &toolchain("13.0"));
             let outcome = Outcome::Timed { error: 1e-4 };
-            recorder.tried((candidate, &artefact), (SHAPE, split), outcome, (vec![f64::from(us); 9], vec![])).unwrap();
+            let samples = (vec![f64::from(us); 9], measurements.clone());
+            recorder.tried((candidate, &artefact), (SHAPE, split), outcome, samples).unwrap();
         }
         let new = request(folder.path(), driver);
         look(&new, &mut begin(&new, nvrtc), &candidates, toolchain(nvrtc))
