@@ -129,8 +129,8 @@ fn compare(a: &Winner, b: &Winner, threshold: f64) -> Difference {
 
 fn verdict(a: &Times, b: &Times, threshold: f64) -> Verdict {
     match () {
-        () if a.beats(b) => Verdict::Slower,
-        () if b.beats(a) => Verdict::Faster,
+        () if a.beats_in_another_run(b) => Verdict::Slower,
+        () if b.beats_in_another_run(a) => Verdict::Faster,
         () if a.largest_gap(b) > threshold * a.median_us => Verdict::Ambiguous,
         () => Verdict::Same,
     }

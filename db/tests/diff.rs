@@ -31,8 +31,9 @@ fn verdicts_follow_from_the_samples() {
     for (us, verdict) in [
         (100.0, Verdict::Same),
         (100.3, Verdict::Same),
+        (104.0, Verdict::Slower),
         (105.0, Verdict::Slower),
-        (102.0, Verdict::Slower),
+        (102.0, Verdict::Ambiguous),
         (95.0, Verdict::Faster),
     ] {
         let difference = compared(&[(4, 4096, 100.0)], &[(4, 4096, us)]).remove(0).difference.unwrap();
