@@ -6,13 +6,20 @@ use crate::launch::Contexts;
 use crate::log::{Histogram, Log};
 use foldhash::fast::RandomState;
 use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy, Target};
+use serde_json::value::RawValue;
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, thread};
 
 /// The file of a kernel that is loaded.
 const CUBIN: &str = "kernel.cubin";
+
+/// Threads that parse one manifest, at most.
+const MOST_THREADS: usize = 8;
+/// Selections that are worth a thread.
+const LEAST_LINES: usize = 1000;
 
 /// Why a bundle or a database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +64,7 @@ impl std::fmt::Display for Refused {
 
 /// What is read of a [`Selection`](bundle::Selection): its texts are the file's, and what follows from the rest is passed
 /// over.
-#[derive(serde::Deserialize)]
+#[derive(Clone, serde::Deserialize)]
 struct Line<'a> {
     problem: &'a str,
     shape: Shape,
@@ -109,6 +116,7 @@ impl Runtime {
         let manifest = checked(folder, &path, &bytes)?;
         let inconsistent = |what: String| OpenError::Inconsistent { path: path.clone(), what };
         let Manifest { target, kernels, selections, .. } = manifest;
+        let selections = lines(&selections).map_err(|source| Unreadable::Malformed { path: path.clone(), source })?;
         kernels.iter().try_for_each(|kernel| check_kernel(kernel).map_err(inconsistent))?;
         check_files(folder, &kernels)?;
         let rows = rows(&kernels, &selections).map_err(inconsistent)?;
@@ -187,8 +195,8 @@ fn read(folder: &Path, path: &Path) -> Result<Vec<u8>, Unreadable> {
     fs::read(path).map_err(|source| Unreadable::Io { path: path.into(), source })
 }
 
-/// The manifest of these bytes, parsed while another thread hashes them.
-fn checked<'a>(folder: &Path, path: &Path, bytes: &'a [u8]) -> Result<Manifest<Line<'a>>, OpenError> {
+/// The manifest of these bytes, its selections as text, while another thread hashes them.
+fn checked<'a>(folder: &Path, path: &Path, bytes: &'a [u8]) -> Result<Manifest<&'a RawValue>, OpenError> {
     let (digest, manifest) = thread::scope(|scope| {
         let digest = scope.spawn(|| bundle::check_digest(folder, bytes));
         let manifest = bundle::parse(path, bytes);
@@ -201,6 +209,18 @@ fn checked<'a>(folder: &Path, path: &Path, bytes: &'a [u8]) -> Result<Manifest<L
         (Err(panic), _) => std::panic::resume_unwind(panic),
         (Ok(Ok(())), manifest) => Ok(manifest?),
     }
+}
+
+/// The selections, parsed by several threads: of a large bundle they are nearly all there is to read.
+fn lines<'a>(selections: &[&'a RawValue]) -> Result<Vec<Line<'a>>, serde_json::Error> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let parse = |part: &[&'a RawValue]| part.iter().map(|text| serde_json::from_str(text.get())).collect();
+    let parts: Vec<Result<Vec<Line>, _>> = thread::scope(|scope| {
+        let parts = selections.chunks(selections.len().div_ceil(threads).max(LEAST_LINES));
+        let running: Vec<_> = parts.map(|part| scope.spawn(move || parse(part))).collect();
+        running.into_iter().map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// Every cubin has the bytes it was written with.

@@ -103,7 +103,12 @@ pub fn parse<'a, S: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<Man
         }
         _ => Unreadable::Malformed { path: path.into(), source },
     };
-    let manifest: Manifest<S> = serde_json::from_slice(bytes).map_err(unreadable)?;
+    // Checked as a whole, UTF-8 need not be checked text by text.
+    let manifest: Manifest<S> = match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(bytes),
+    }
+    .map_err(unreadable)?;
     match manifest.schema {
         OLDEST_SCHEMA..=SCHEMA => Ok(manifest),
         found => Err(Unreadable::Schema { path: path.into(), found }),
