@@ -2,6 +2,7 @@
 # make test       set-up, every test that needs no GPU, formatting, lints
 # make test-gpu   the tests that need a GPU; without one they fail
 # make wheel      the Python wheel, into target/wheels
+# make browser    only Chromium, in which the tests open the HTML report
 # make toolchain  only the pinned CUDA compiler (and a disassembler for the tests), into .toolchain/
 
 NVRTC     := nvidia-cuda-nvrtc==13.0.*
@@ -17,7 +18,7 @@ MATURIN_BUILD = $(PYTHON)/maturin/bin/maturin build --quiet --manifest-path db/p
 ARCH      ?= $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo native || echo sm_100)
 ARGS      ?=
 
-.PHONY: tune build test test-python test-gpu wheel toolchain fmt-check clean
+.PHONY: tune build test test-python test-gpu wheel toolchain browser fmt-check clean
 
 tune: toolchain build
 	$(TUNE) --arch $(ARCH) $(ARGS)
@@ -25,7 +26,7 @@ tune: toolchain build
 build:
 	cargo build --release -p nvkv-tuner
 
-test: toolchain fmt-check
+test: toolchain browser fmt-check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace
 	$(MAKE) test-python
@@ -41,7 +42,7 @@ test-python: $(MATURIN)
 wheel: $(MATURIN)
 	$(MATURIN_BUILD) --release --out target/wheels
 
-test-gpu: toolchain
+test-gpu: toolchain browser
 	cargo test --workspace --features nvkv-tuner/gpu-tests
 
 $(MATURIN):
@@ -59,6 +60,16 @@ $(TOOLCHAIN):
 	python3 -m pip install $(PIP_QUIET) --no-deps --only-binary :all: \
 	  --target .toolchain '$(NVRTC)' '$(NVDISASM)'
 	touch $@
+
+# A browser that is here is used (tuner/tests/browser); else root installs one where apt is, and others are told how.
+browser:
+	@for name in "$$NVKV_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
+	  [ -n "$$name" ] && "$$name" --version >/dev/null 2>&1 && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; \
+	else \
+	  echo "the tests of the HTML report need Chromium: apt-get install chromium, or set NVKV_CHROMIUM to one" >&2; exit 1; \
+	fi
 
 fmt-check:
 	cargo fmt --all --check

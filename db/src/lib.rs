@@ -35,6 +35,7 @@ mod record;
 mod resume;
 mod row;
 mod times;
+mod trials;
 mod winners;
 
 pub use carry::{Carried, Remembered};
@@ -49,4 +50,5 @@ pub use model::{
 pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
 pub use times::Times;
+pub use trials::{Run, Trial};
 pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Winner, WinnerFilter};

@@ -6,8 +6,11 @@ mod cases;
 mod diff;
 mod doctor;
 mod merge;
+mod models;
 mod quarantine;
 mod query;
+mod report;
+mod shell;
 mod space;
 mod tune;
 mod verify;
@@ -31,9 +34,11 @@ Examples:
   nvkv-tune --plan --preset full             what that would take
   nvkv-tune --op decode --head-dim 128 --group 8 --batch 1,16,64 --context 4096,32768
   nvkv-tune --op decode --head-dim 64 --group 8 --window none,128 --sinks
+  nvkv-tune --model gpt-oss-120b --tp 2      what that model asks of each of two GPUs
   nvkv-tune query --arch sm_90 --head-dim 128 --group 8 --page-size 16 --batch 64 --context 16384
   nvkv-tune bench --peer flashinfer.json     the bundle's kernels against the read ceiling and a peer
   nvkv-tune diff before.sqlite after.sqlite  what became slower, as a gate: exit code 1 beyond 3 %
+  nvkv-tune report -o report.html            what was measured, as a page
   nvkv-tune verify                           the bundles in kernels-out are whole and right
 
 Exit codes: 0 done, 1 nothing usable came out, 2 bad arguments.";
@@ -54,23 +59,84 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Tune (what is done without a subcommand)
+    #[command(after_help = EXAMPLES)]
     Tune(tune::Args),
     /// Print the winner for one problem and shape, its numbers and where they come from
+    #[command(after_help = "\
+Examples:
+  nvkv-tune query --head-dim 128 --group 8 --page-size 16 --batch 64 --context 16384
+  nvkv-tune query --arch sm_90 --op append --head-dim 128 --page-size 16 --tokens 512 --json")]
     Query(query::Args),
     /// Count the variants of each problem, and the rejections by reason, without compiling; --json lists them
+    #[command(after_help = "\
+Examples:
+  nvkv-tune space --arch sm_100 --preset standard
+  nvkv-tune space --arch sm_90 --op decode --head-dim 256 --group 2 --soft-cap --json")]
     Space(space::Args),
     /// Check bundles: files, hashes, database rows; with a GPU, the results again
+    #[command(after_help = "\
+Examples:
+  nvkv-tune verify                           every bundle in kernels-out
+  nvkv-tune verify --bundle kernels-out/sm_100a --emulate
+  compute-sanitizer --target-processes all nvkv-tune verify --quick")]
     Verify(verify::Args),
     /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer
+    #[command(after_help = "\
+Examples:
+  nvkv-tune bench --op decode
+  nvkv-tune bench --only b64-c16384 --peer flashinfer.json --json")]
     Bench(bench::Args),
     /// Compare two databases: what became faster or slower beyond noise, and whether they agree on who wins
+    #[command(after_help = "\
+Examples:
+  nvkv-tune diff before.sqlite after.sqlite
+  nvkv-tune diff main.sqlite branch.sqlite --fail-slower 5% --json")]
     Diff(diff::Args),
     /// Make one database of several: of hosts, of shards
+    #[command(after_help = "\
+Examples:
+  nvkv-tune merge db/*.shard* -o db/nvkv.sqlite
+  nvkv-tune merge hostA.sqlite hostB.sqlite -o all.sqlite --force")]
     Merge(merge::Args),
     /// List the kernels that are left out because they failed, and let them be tried again
+    #[command(after_help = "\
+Examples:
+  nvkv-tune quarantine
+  nvkv-tune quarantine --release wrong")]
     Quarantine(quarantine::Args),
+    /// Write what the database holds: a page for people, CSV, JSON, or the format that auto-tuners share
+    #[command(after_help = "\
+Examples:
+  nvkv-tune report -o report.html            a page that needs no network
+  nvkv-tune report -o trials.csv             every trial in force, a line each
+  nvkv-tune report --format csv -o - | head  to stdout
+  nvkv-tune report --format t4 --only 'decode-nvfp4-fp8-d128-g8-q1-p16-bf16-linear at b64-c16384-h8'")]
+    Report(report::Args),
+    /// List the models that --model knows, and what they ask of one GPU
+    #[command(after_help = "\
+Examples:
+  nvkv-tune models --tp 8
+  nvkv-tune models --config nvkv.toml --json")]
+    Models(models::Args),
     /// Say what is found or missing on this machine, and the command that mends it
+    #[command(after_help = "\
+Examples:
+  nvkv-tune doctor
+  NVKV_NVRTC=/opt/cuda/lib64 nvkv-tune doctor --json")]
     Doctor(doctor::Args),
+    /// Print a script that completes commands and options in your shell
+    #[command(after_help = "\
+Examples:
+  nvkv-tune completions bash > ~/.local/share/bash-completion/completions/nvkv-tune
+  nvkv-tune completions zsh > ~/.zfunc/_nvkv-tune
+  nvkv-tune completions fish > ~/.config/fish/completions/nvkv-tune.fish")]
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page
+    #[command(after_help = "\
+Examples:
+  nvkv-tune man > nvkv-tune.1
+  nvkv-tune man query | man -l -")]
+    Man(shell::ManArgs),
     /// A process that compiles or owns a GPU, started by the tuner
     #[command(hide = true, subcommand)]
     Worker(Worker),
@@ -104,7 +170,11 @@ pub fn main() -> ExitCode {
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Merge(args)) => merge::run(&args),
         Some(Command::Quarantine(args)) => quarantine::run(&args),
+        Some(Command::Report(args)) => report::run(&args),
+        Some(Command::Models(args)) => models::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Completions(args)) => shell::completions(&args),
+        Some(Command::Man(args)) => shell::man(&args),
         Some(Command::Worker(worker)) => return work(worker),
     };
     done.unwrap_or_else(|error| {

@@ -22,6 +22,7 @@ pub mod cli;
 pub mod folder;
 pub mod gpu;
 mod measure;
+pub mod models;
 pub mod pipeline;
 pub mod report;
 pub mod verify;

@@ -1,4 +1,12 @@
-//! What a run found, as a table for people and as JSON for programs.
+//! What a run found, as a table for people and as JSON for programs; below it, what a whole database holds.
+
+mod axes;
+pub mod data;
+pub mod export;
+mod heat_map;
+pub mod page;
+mod roofline;
+pub mod t4;
 
 use crate::bundle::Trust;
 use crate::pipeline::choices::Choice;

@@ -134,6 +134,95 @@ fn bad_arguments_name_what_is_known() {
 }
 
 #[test]
+fn every_command_has_examples_completions_and_a_page() {
+    let place = Place::new();
+    let help = |arguments: &[&str]| {
+        let assert = place.nvkv().args(arguments).assert().code(0);
+        String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+    };
+    let listed = help(&["-h"]);
+    let commands: Vec<&str> = listed
+        .lines()
+        .skip_while(|line| !line.starts_with("Commands:"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
+        .collect();
+    assert!(
+        commands.contains(&"tune") && commands.contains(&"report") && !commands.contains(&"worker"),
+        "{commands:?}"
+    );
+    let scripts = ["bash", "zsh", "fish"].map(|shell| help(&["completions", shell]));
+    for command in commands {
+        let said = help(&[command, "--help"]);
+        let example = format!("nvkv-tune {command}");
+        assert!(said.contains("Examples:") && (command == "tune" || said.contains(&example)), "{said}");
+        assert!(scripts.iter().all(|script| script.contains(command)), "{command}");
+        assert!(help(&["man", command]).contains(&format!(".TH nvkv-tune-{command} 1")), "{command}");
+    }
+    assert!(help(&["man"]).contains(".TH nvkv-tune 1"));
+    place.nvkv().args(["man", "worker"]).assert().code(2).stderr(contains("worker"));
+    place.nvkv().args(["completions", "csh"]).assert().code(2).stderr(contains("bash"));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_completion_script_is_valid_bash() {
+    let place = Place::new();
+    let script = place.path("nvkv-tune.bash");
+    fs::write(&script, place.nvkv().args(["completions", "bash"]).output().unwrap().stdout).unwrap();
+    let completes = format!(
+        "source {} && COMP_WORDS=(nvkv-tune rep) COMP_CWORD=1 && _nvkv-tune nvkv-tune rep nvkv-tune && echo ${{COMPREPLY[0]}}",
+        script.display()
+    );
+    Command::new("bash").args(["-c", &completes]).assert().code(0).stdout("report\n");
+}
+
+/// The problems of `space` with these arguments.
+fn problems_of(place: &Place, arguments: &[&str]) -> Vec<String> {
+    let assert = place.nvkv().args(["space", "--arch", "sm_90", "--json"]).args(arguments).assert().code(0);
+    let space: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+    space["problems"].as_array().unwrap().iter().map(|p| p["problem"].as_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn a_model_of_the_users_file_is_tuned_like_a_built_in_one() {
+    let place = Place::new();
+    let mine = "[model.mine]\nnum_attention_heads = 16\nnum_key_value_heads = 4\nhead_dim = 64\n\
+                [problems.fleet]\nmodels = [\"mine\", \"gpt-oss-20b\"]\ntp = 2\nop = [\"decode\"]\nnumerics = [\"exact\"]\n\
+                kv_format = [\"nvfp4\"]\nbatch = [7]\n";
+    let op = ["--op", "decode", "--numerics", "exact", "--kv-format", "nvfp4"];
+    fs::write(place.path("nvkv.toml"), mine).unwrap();
+    let plain = "decode-nvfp4-exact-d64-g4-q1-p16-bf16-linear";
+    let oss = "decode-nvfp4-exact-d64-g8-q1-p16-bf16-linear";
+    let fleet = [plain.into(), format!("{oss}-sinks"), format!("{oss}-w128-sinks")];
+    assert_eq!(problems_of(&place, &[&["--model", "mine"], &op[..]].concat()), [plain]);
+    assert_eq!(problems_of(&place, &[&["--model", "mine,gpt-oss-20b"], &op[..]].concat()), fleet);
+    assert_eq!(problems_of(&place, &["--problems", "fleet"]), fleet);
+    fs::rename(place.path("nvkv.toml"), place.path("other.toml")).unwrap();
+    assert_eq!(problems_of(&place, &["--problems", "fleet", "--config", "other.toml"]), fleet);
+    place.nvkv().args(["models", "--config", "other.toml"]).assert().code(0).stdout(contains("mine"));
+    for (arguments, expected) in [
+        ("--model mine", "unknown model `mine`; known: "),
+        ("--problems fleet", "nvkv.toml has none"),
+        ("--model qwen3-8b --head-dim 64", "--head-dim"),
+        ("--problems fleet --config other.toml --batch 8", "leave the lists out"),
+        ("--model qwen3-8b --problems fleet", "--model and --problems"),
+        ("--tp 2", "--model"),
+        ("--config other.toml", "--problems"),
+        ("--model qwen3-8b --tp 3", "32 query heads cannot be divided by 3"),
+        ("--model qwen3-8b --config none.toml", "none.toml"),
+    ] {
+        let assert = place.nvkv().args(["--arch", "sm_90", "--plan"]).args(arguments.split(' ')).assert();
+        assert.code(2).stderr(contains(expected));
+    }
+    fs::write(place.path("nvkv.toml"), mine.replace("head_dim = 64", "head_dim = 65")).unwrap();
+    let wrong = place.nvkv().args(["models"]).assert().code(2);
+    wrong.stderr(contains("nvkv.toml: model.mine.head_dim: 65 is none of 64, 128, 256"));
+}
+
+#[test]
 fn options_that_nothing_uses_are_refused() {
     let place = Place::new();
     for (option, value) in

@@ -162,6 +162,18 @@ pub struct Scope {
     /// runtime's shape_histogram()
     #[arg(long, value_name = "FILE")]
     pub shapes: Option<PathBuf>,
+    /// What a model asks for, instead of the preset's heads, windows, sinks and caps: `nvkv-tune models` lists them
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub model: Vec<String>,
+    /// GPUs that share the heads of --model: KV heads are divided, and replicated where there are too few [default: 1]
+    #[arg(long, value_name = "N", value_parser = size, allow_negative_numbers = true)]
+    pub tp: Option<u32>,
+    /// A list of problems of the configuration file: models, and what they are served with
+    #[arg(long, value_name = "NAME")]
+    pub problems: Option<String>,
+    /// Models and lists of problems of your own [default: nvkv.toml, where it is]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Problems and shapes
     #[command(flatten)]
     pub lists: Lists,

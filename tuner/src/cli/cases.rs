@@ -1,6 +1,7 @@
 //! From a preset and the lists on the command line to problems and shapes.
 
 use super::args::{BadArguments, Lists, Scope};
+use crate::models::{Config, ConfigError, Layer, ProblemList};
 use crate::pipeline::space::Case;
 use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, problems, shapes};
 use nvkv_runtime::{Asked, HISTOGRAM_SCHEMA, Histogram};
@@ -27,13 +28,86 @@ impl Scope {
     /// # Errors
     /// Where an option is given that no listed operation uses, or the file of shapes cannot be used.
     pub fn cases(&self) -> Result<Vec<Case>, BadArguments> {
+        self.refuse_mixed()?;
         if let Some(file) = &self.shapes {
-            self.lists.refuse_any()?;
+            self.lists.refuse_any("--shapes")?;
             return asked(file);
         }
+        if !self.model.is_empty() {
+            self.lists.refuse_heads()?;
+            return self.of_models(&self.model, self.tp, &self.lists);
+        }
+        if let Some(name) = &self.problems {
+            self.lists.refuse_any("--problems")?;
+            let list = self.config()?.list(name).map_err(bad)?.clone();
+            return self.of_models(&list.models, list.tp, &Lists::from(&list));
+        }
         self.lists.refuse_unused()?;
-        let problems = self.lists.problems(self.preset);
-        Ok(problems.into_iter().map(|problem| (problem, self.lists.shapes(&problem, self.preset))).collect())
+        Ok(self.lists.cases(self.preset))
+    }
+
+    /// What each kind of layer of each model asks of one of `tp` GPUs, served as `lists` say.
+    fn of_models(&self, models: &[String], tp: Option<u32>, lists: &Lists) -> Result<Vec<Case>, BadArguments> {
+        lists.refuse_unused()?;
+        let (config, tp) = (self.config()?, tp.unwrap_or(1));
+        let mut cases: Vec<Case> = Vec::new();
+        for name in models {
+            let model = config.model(name.trim()).map_err(bad)?;
+            let layers = model.layers(tp).map_err(|why| BadArguments(format!("{name} with tp {tp}: {why}")))?;
+            for (problem, shapes) in layers.iter().flat_map(|layer| lists.of_layer(layer).cases(self.preset)) {
+                match cases.iter_mut().find(|(known, _)| *known == problem) {
+                    Some((_, known)) => *known = unique([&known[..], &shapes].concat()),
+                    None => cases.push((problem, shapes)),
+                }
+            }
+        }
+        Ok(cases)
+    }
+
+    fn config(&self) -> Result<Config, BadArguments> {
+        Config::load(self.config.as_deref()).map_err(bad)
+    }
+
+    /// Options that each say which problems there are, and those that belong to one of them.
+    fn refuse_mixed(&self) -> Result<(), BadArguments> {
+        let given = [
+            ("--shapes", self.shapes.is_some()),
+            ("--model", !self.model.is_empty()),
+            ("--problems", self.problems.is_some()),
+        ];
+        let given: Vec<_> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+        if given.len() > 1 {
+            return Err(BadArguments(format!("{} each say problems: give one of them", given.join(" and "))));
+        }
+        if self.tp.is_some() && self.model.is_empty() {
+            return Err(BadArguments("--tp divides the heads of --model: name one".into()));
+        }
+        if self.config.is_some() && self.model.is_empty() && self.problems.is_none() {
+            return Err(BadArguments("--config is read for --model or --problems: name what to tune of it".into()));
+        }
+        Ok(())
+    }
+}
+
+fn bad(error: ConfigError) -> BadArguments {
+    BadArguments(error.to_string())
+}
+
+impl From<&ProblemList> for Lists {
+    fn from(list: &ProblemList) -> Self {
+        Self {
+            op: list.op.clone(),
+            kv_format: list.kv_format.clone(),
+            numerics: list.numerics.clone(),
+            page_size: list.page_size.clone(),
+            q_len: list.q_len.clone(),
+            dtype: list.dtype.clone(),
+            v_scale_order: list.v_scale_order.clone(),
+            batch: list.batch.clone(),
+            context: list.context.clone(),
+            lengths: list.lengths.clone(),
+            ..Self::default()
+        }
     }
 }
 
@@ -101,8 +175,43 @@ fn refuse_unknown(problem: &Problem, shape: &Shape) -> Result<(), String> {
 }
 
 impl Lists {
-    /// A file of shapes says all that the lists say.
-    fn refuse_any(&self) -> Result<(), BadArguments> {
+    /// The problems and their shapes, each once, in the preset's order.
+    fn cases(&self, preset: Preset) -> Vec<Case> {
+        let problems = self.problems(preset);
+        problems.into_iter().map(|problem| (problem, self.shapes(&problem, preset))).collect()
+    }
+
+    /// The same for one kind of layer.
+    fn of_layer(&self, layer: &Layer) -> Self {
+        Self {
+            head_dim: vec![layer.head_dim],
+            group: vec![layer.group],
+            window: vec![layer.window],
+            sinks: vec![layer.sinks],
+            soft_cap: vec![layer.soft_cap],
+            kv_heads: Some(layer.kv_heads),
+            ..self.clone()
+        }
+    }
+
+    /// A model says what its heads are.
+    fn refuse_heads(&self) -> Result<(), BadArguments> {
+        let given = [
+            ("--head-dim", !self.head_dim.is_empty()),
+            ("--group", !self.group.is_empty()),
+            ("--window", !self.window.is_empty()),
+            ("--sinks", !self.sinks.is_empty()),
+            ("--soft-cap", !self.soft_cap.is_empty()),
+            ("--kv-heads", self.kv_heads.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => Err(BadArguments(format!("--model says what {option} says: leave it out"))),
+        }
+    }
+
+    /// A file of shapes or a list of problems says all that the lists say.
+    fn refuse_any(&self, option: &str) -> Result<(), BadArguments> {
         // Every list, so that a new one is not forgotten.
         let Self {
             op,
@@ -142,7 +251,7 @@ impl Lists {
         ];
         match given.iter().sum() {
             0 => Ok(()),
-            _ => Err(BadArguments("--shapes says problems and shapes: leave the lists out".into())),
+            _ => Err(BadArguments(format!("{option} says problems and shapes: leave the lists out"))),
         }
     }
 
@@ -303,6 +412,10 @@ mod tests {
             arch: crate::cli::args::Arch::Native,
             preset: Preset::Quick,
             shapes: Some("none.json".into()),
+            model: Vec::new(),
+            tp: None,
+            problems: None,
+            config: None,
             lists,
         };
         let said = scope(Lists::default()).cases().unwrap_err().to_string();
@@ -315,6 +428,40 @@ mod tests {
             let said = scope(lists).cases().unwrap_err().to_string();
             assert!(said.contains("leave the lists out"), "{said}");
         }
+    }
+
+    /// What a model says is the same for all; what it leaves open comes from the lists and the preset.
+    #[test]
+    fn a_model_gives_its_layers_with_the_listed_shapes() {
+        let scope = |model: &str, tp, lists| Scope {
+            arch: crate::cli::args::Arch::Native,
+            preset: Preset::Quick,
+            shapes: None,
+            model: vec![model.into()],
+            tp,
+            problems: None,
+            config: None,
+            lists,
+        };
+        let lists = Lists { op: vec![Operation::Decode], batch: vec![3], context: vec![5000], ..Lists::default() };
+        let cases = scope("gpt-oss-20b", Some(4), lists.clone()).cases().unwrap();
+        let shape = Shape::Decode { batch: 3, context: 5000, kv_heads: 2, lengths: Lengths::Equal };
+        let mut windows = Vec::new();
+        for (problem, shapes) in &cases {
+            let Problem::Decode(p) = problem else { panic!("{problem:?}") };
+            assert_eq!((p.head_dim, p.group, p.sinks, p.soft_cap), (64, 8, true, false));
+            assert_eq!(shapes, &[shape]);
+            windows.push(p.window);
+        }
+        let of_preset = problems(Preset::Quick, &[Operation::Decode]).len();
+        for window in [None, Some(128)] {
+            assert_eq!(windows.iter().filter(|w| **w == window).count(), of_preset, "{window:?}");
+        }
+        let said = scope("gpt-oss-20b", Some(3), lists.clone()).cases().unwrap_err().to_string();
+        assert!(said.contains("gpt-oss-20b with tp 3") && said.contains("64 query heads"), "{said}");
+        let heads = Lists { group: vec![4], ..lists };
+        assert!(scope("gpt-oss-20b", None, heads).cases().unwrap_err().to_string().contains("--group"));
+        assert!(scope("list", None, Lists::default()).cases().unwrap_err().to_string().contains("qwen3-32b"));
     }
 
     #[test]

@@ -1,0 +1,97 @@
+//! `nvkv-tune report`: what a database holds, as a page for people or as data for programs.
+
+use super::args::{self, Arch, BadArguments, DbArgs};
+use super::{Done, NOTHING, print, tune};
+use crate::folder::write_synced;
+use crate::pipeline::now;
+use crate::report::data::{Records, Report};
+use crate::report::{export, page, t4};
+use nvkv_db::Db;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Arguments of `report`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// File to write; `-` is stdout [default: report.html, or of the format's ending]
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// What to write [default: by the ending of --out: .html, .csv or .json]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<Format>,
+    #[command(flatten)]
+    db: DbArgs,
+    /// Target such as sm_90, or `native`: the GPU that is there [default: all in the database]
+    #[arg(long, value_name = "ARCH", value_parser = args::arch)]
+    arch: Option<Arch>,
+    /// Only rows whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+/// What a report is written as.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Format {
+    /// A page for people, self-contained
+    Html,
+    /// A line a trial; units are in the columns' names
+    Csv,
+    /// The same with every sample
+    Json,
+    /// The results format T4 of the auto-tuning community, which Kernel Tuner writes
+    T4,
+}
+
+impl Format {
+    fn file(self) -> &'static Path {
+        Path::new(match self {
+            Self::Html => "report.html",
+            Self::Csv => "report.csv",
+            Self::Json => "report.json",
+            Self::T4 => "report.t4.json",
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Done {
+    let format = args.format()?;
+    let target = args.arch.map(|arch| match arch {
+        Arch::Named(target) => Ok(target),
+        Arch::Native => tune::machine(Arch::Native).map(|machine| machine.target),
+    });
+    let records = Records::read(&Db::open_read_only(&args.db.db)?, target.transpose()?, &args.only)?;
+    if records.trials.is_empty() {
+        eprintln!("{} has no trial that was asked for: `nvkv-tune` records them", args.db.db.display());
+        return Ok(ExitCode::from(NOTHING));
+    }
+    let text = match format {
+        Format::Html => page::page(&Report::from(records), &args.db.db.display().to_string(), &now()),
+        Format::Csv => export::csv(&records)?,
+        Format::Json => export::json(&records)?,
+        Format::T4 => t4::results(&records)?,
+    };
+    let out = args.out.as_deref().unwrap_or(format.file());
+    if out == Path::new("-") {
+        print(&text)?;
+    } else {
+        write_synced(out, text.as_bytes())?;
+        eprintln!("{} ({})", out.display(), indicatif::HumanBytes(text.len() as u64));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn format(&self) -> Result<Format, BadArguments> {
+        let ending = self.out.as_deref().and_then(Path::extension).map(|ending| ending.to_string_lossy());
+        match (self.format, ending.as_deref()) {
+            (Some(format), _) => Ok(format),
+            (None, None | Some("html" | "htm")) => Ok(Format::Html),
+            (None, Some("csv")) => Ok(Format::Csv),
+            (None, Some("json")) => Ok(Format::Json),
+            (None, Some(other)) => Err(BadArguments(format!(
+                "no format has the ending .{other}: name --out .html, .csv or .json, or say --format html, csv, json or t4"
+            ))),
+        }
+    }
+}
