@@ -155,7 +155,7 @@ fn the_page_works_in_a_browser() {
 
     // Nothing sticks out of the page on a telephone: wide things scroll by themselves.
     browser.resize(420, 900);
-    assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 420);
+    assert_eq!(browser.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.documentElement)"), true);
     browser.resize(1400, 1000);
 
     assert_eq!(browser.evaluate("document.title").as_str().map(|t| t.contains("Test GPU <&>")), Some(true));
