@@ -27,6 +27,7 @@ mod query;
 mod record;
 mod resume;
 mod row;
+mod timed;
 mod winners;
 
 pub use db::Db;
@@ -35,4 +36,5 @@ pub use model::{
     Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, NewRun, RunId, TrialId, TrialKey, TrialRecord,
 };
 pub use query::{Answer, Query};
+pub use timed::{MeasuredOn, TimedTrial, TimedTrials};
 pub use winners::{DefaultTimes, Emulated, PredictedWinner, Times, Winner, WinnerFilter};

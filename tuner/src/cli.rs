@@ -5,6 +5,7 @@ mod bench;
 mod cases;
 mod doctor;
 mod query;
+mod replay;
 mod space;
 mod tune;
 mod verify;
@@ -59,6 +60,8 @@ enum Command {
     Verify(verify::Args),
     /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer
     Bench(bench::Args),
+    /// Run the search strategies over the recorded trials of an exhaustive tune: what each finds, and at what cost
+    Replay(replay::Args),
     /// Say what is found or missing on this machine, and the command that mends it
     Doctor(doctor::Args),
     /// A process that compiles or owns a GPU, started by the tuner
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
         Some(Command::Space(args)) => space::run(&args),
         Some(Command::Verify(args)) => verify::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Replay(args)) => replay::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Worker(worker)) => return work(worker),
     };

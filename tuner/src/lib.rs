@@ -24,5 +24,6 @@ pub mod gpu;
 mod measure;
 pub mod pipeline;
 pub mod report;
+pub mod search;
 pub mod verify;
 pub mod worker;

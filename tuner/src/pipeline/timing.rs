@@ -10,6 +10,7 @@ use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
 use super::target::DEVICE;
 use super::{Request, cost, stop::Stop};
+pub use crate::search::ROUND_SAMPLES;
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
 use anyhow::Context;
 use nvkv_db::{EnvironmentKey, WinnerFilter};
@@ -28,8 +29,6 @@ pub const LIMITS: Limits =
     Limits { device: Duration::from_secs(60), verify: Duration::from_secs(60), measure: Duration::from_secs(60) };
 /// Trials timed interleaved: few enough that all see the same clocks, enough that inputs are made seldom.
 const BATCH: usize = 24;
-/// Samples of a trial in the first round.
-pub const ROUND_SAMPLES: u32 = 7;
 /// Samples of a trial in the run-off.
 pub const RUNOFF_SAMPLES: u32 = 41;
 /// Run-offs at most: another one is due while a trial of the first round is still ahead.
