@@ -34,6 +34,7 @@ mod query;
 mod record;
 mod resume;
 mod row;
+mod timed;
 mod times;
 mod trials;
 mod winners;
@@ -49,6 +50,7 @@ pub use model::{
 };
 pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
+pub use timed::{MeasuredOn, TimedTrial, TimedTrials};
 pub use times::Times;
 pub use trials::{Run, Trial};
 pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Winner, WinnerFilter};

@@ -12,7 +12,7 @@ mod space;
 
 pub use feasible::{Rejection, feasible};
 pub use footprint::{Footprint, launch};
-pub use predict::predicted_us;
+pub use predict::{predicted_us, resident_blocks};
 pub use render::{RenderError, Source, render};
 pub use space::{
     HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, default_split, default_variant, problems, shapes, splits,

@@ -45,8 +45,8 @@ pub fn predicted_us(
     memory.max(issue) * last_wave.min(2.0) + LAUNCH_US + combine
 }
 
-/// Blocks an SM that registers and shared memory allow.
-fn resident_blocks(footprint: &Footprint, facts: &CompileFacts, target: Target) -> f64 {
+/// Blocks an SM that registers, shared memory and warps allow; at least one.
+pub fn resident_blocks(footprint: &Footprint, facts: &CompileFacts, target: Target) -> f64 {
     let chip = target.facts();
     let by_registers = REGISTERS_PER_SM / (facts.registers.max(16).next_multiple_of(8) * footprint.threads);
     let by_shared =

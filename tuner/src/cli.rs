@@ -9,6 +9,7 @@ mod merge;
 mod models;
 mod quarantine;
 mod query;
+mod replay;
 mod report;
 mod shell;
 mod space;
@@ -118,6 +119,12 @@ Examples:
   nvkv-tune models --tp 8
   nvkv-tune models --config nvkv.toml --json")]
     Models(models::Args),
+    /// Run the search strategies over the recorded trials of an exhaustive tune: what each finds, and at what cost
+    #[command(after_help = "\
+Examples:
+  nvkv-tune replay db/nvkv.sqlite            every strategy over its trials
+  nvkv-tune replay db/nvkv.sqlite --search model --json")]
+    Replay(replay::Args),
     /// Say what is found or missing on this machine, and the command that mends it
     #[command(after_help = "\
 Examples:
@@ -172,6 +179,7 @@ pub fn main() -> ExitCode {
         Some(Command::Quarantine(args)) => quarantine::run(&args),
         Some(Command::Report(args)) => report::run(&args),
         Some(Command::Models(args)) => models::run(&args),
+        Some(Command::Replay(args)) => replay::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Completions(args)) => shell::completions(&args),
         Some(Command::Man(args)) => shell::man(&args),

@@ -25,5 +25,6 @@ mod measure;
 pub mod models;
 pub mod pipeline;
 pub mod report;
+pub mod search;
 pub mod verify;
 pub mod worker;

@@ -195,7 +195,7 @@ fn csv_and_json_have_every_trial_and_agree() {
                 Value::Number(n) if n.is_f64() => {
                     (cell.parse::<f64>().unwrap() / n.as_f64().unwrap() - 1.0).abs() < 1e-14
                 }
-                other => cell == other.to_string(),
+                other => format!("{other}") == cell,
             };
             assert!(same, "{name}: {cell} {value}");
         }

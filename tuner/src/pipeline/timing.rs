@@ -13,6 +13,7 @@ use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
 use super::target::Board;
 use super::{Request, cost, stop::Stop};
+pub use crate::search::ROUND_SAMPLES;
 use crate::verify::seeded;
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
 use anyhow::Context;
@@ -34,8 +35,6 @@ pub const LIMITS: Limits =
     Limits { device: Duration::from_secs(60), verify: Duration::from_secs(60), measure: Duration::from_secs(60) };
 /// Trials timed interleaved: few enough that all see the same clocks, enough that inputs are made seldom.
 const BATCH: usize = 24;
-/// Samples of a trial in the first look.
-pub const ROUND_SAMPLES: u32 = 7;
 /// Rounds of a run-off: each loads the kernels anew, with other workspaces, and times them in another order.
 pub const RUNOFF_ROUNDS: u32 = 5;
 /// Samples of a trial in each of them.

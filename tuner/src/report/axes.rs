@@ -32,7 +32,8 @@ pub struct Value {
 /// The axes of the variants that `cells` were tuned over, and of their launches; those with one value have nothing to tell.
 pub fn contributions<'a>(measured: &Measured, cells: impl Iterator<Item = &'a Cell>) -> Vec<Axis> {
     // By the axis' and the value's place, so that both come in order.
-    let mut found: BTreeMap<usize, (&'static str, BTreeMap<(u32, String), Vec<f64>>)> = BTreeMap::new();
+    type Slowdowns = BTreeMap<(u32, String), Vec<f64>>;
+    let mut found: BTreeMap<usize, (&'static str, Slowdowns)> = BTreeMap::new();
     for cell in cells {
         let mut best: BTreeMap<(usize, u32, String), (&'static str, f64)> = BTreeMap::new();
         for candidate in &cell.candidates {
