@@ -102,7 +102,7 @@ impl<'a> Search<'a> {
     }
 
     /// What to time next; none where the search is done.
-    pub fn next(&mut self) -> Option<Ask> {
+    pub fn ask(&mut self) -> Option<Ask> {
         let (trials, samples) = match self.strategy {
             Strategy::Exhaustive => (self.unasked().collect(), ROUND_SAMPLES),
             Strategy::Halving => self.halve(),

@@ -85,7 +85,7 @@ impl Ran {
         let mut search = Search::new(strategy, &case.points, knowledge);
         let mut taken = vec![0; case.points.len()];
         let mut asked = 0;
-        while let Some(ask) = search.next() {
+        while let Some(ask) = search.ask() {
             for &trial in &ask.trials {
                 let samples = &case.first[trial];
                 // Fresh samples each time, as far as there are.
@@ -157,5 +157,127 @@ impl Tally {
             samples: share(self.samples),
             gpu_time: self.ms[0] as f64 / self.ms[1].max(1) as f64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::recorded;
+    use nvkv_db::{Compiled, Db, EnvironmentKey, KernelRecord, NewRun, TimedTrial, TimedTrials, TrialRecord};
+    use nvkv_generator::{Preset, feasible, predicted_us, problems, shapes, splits, variants};
+    use nvkv_spec::{
+        CompileFacts, DecodeProblem, GpuEnvironment, Numerics, Operation, Outcome, SplitPolicy, Target, Variant,
+    };
+
+    const TARGET: Target = Target::Sm90a;
+
+    fn kernel(problem: Problem, variant: Variant) -> KernelRecord {
+        let facts = CompileFacts { registers: 96, instructions: 2000, ..CompileFacts::default() };
+        KernelRecord {
+            target: TARGET,
+            problem,
+            variant,
+            source_hash: variant.key(),
+            nvrtc: "13.0".into(),
+            generator: "0.1.0".into(),
+            compiled: Some(Compiled { cubin_hash: "c".into(), facts }),
+        }
+    }
+
+    /// A made-up GPU: the generator's prediction, but wide blocks and deep tiles are better than that says.
+    fn us(kernel: &KernelRecord, shape: &nvkv_spec::Shape, split: SplitPolicy) -> f64 {
+        let facts = &kernel.compiled.as_ref().unwrap().facts;
+        let predicted = predicted_us(&kernel.problem, &kernel.variant, split, shape, TARGET, facts);
+        let Variant::Decode(v) = kernel.variant else { return predicted };
+        predicted * (1.0 + 0.8 / f64::from(v.warps) + 4.0 / f64::from(v.tile_tokens))
+    }
+
+    fn record(problems: &[Problem]) -> TimedTrials {
+        let mut all = TimedTrials::default();
+        for &problem in problems {
+            let feasible = |v: &Variant| feasible(&problem, v, TARGET).is_ok();
+            for variant in variants(&problem, Preset::Standard).into_iter().filter(feasible) {
+                all.kernels.push(kernel(problem, variant));
+            }
+        }
+        for &problem in problems {
+            for shape in shapes(&problem, Preset::Standard).into_iter().take(6) {
+                for (index, kernel) in all.kernels.iter().enumerate().filter(|(_, k)| k.problem == problem) {
+                    for split in splits(&problem, &kernel.variant, &shape, TARGET, Preset::Standard) {
+                        let samples = vec![us(kernel, &shape, split); 7];
+                        let is_default = split == SplitPolicy::Even { splits: 1 };
+                        let split = Some(split);
+                        all.trials.push(TimedTrial { kernel: index, shape, split, is_default, samples });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_model_of_another_problem_finds_the_winner_with_few_trials_and_knows_nothing_of_its_own() {
+        let [_, small, ..] = problems(Preset::Quick, &[Operation::Decode])[..] else { panic!("two problems") };
+        let Problem::Decode(base) = small else { panic!("a decode") };
+        let large = Problem::Decode(DecodeProblem { group: 16, numerics: Numerics::Fp8, ..base });
+        let cases = recorded(&record(&[small, large]), TARGET);
+        let exhaustive = replay(Strategy::Exhaustive, Start::Unused, &cases);
+        assert_eq!((exhaustive.winner, exhaustive.worst, exhaustive.trials), (1.0, 0.0, 1.0));
+        let halving = replay(Strategy::Halving, Start::Unused, &cases);
+        assert_eq!((halving.winner, halving.trials), (1.0, 1.0), "without noise one sample is as good as seven");
+        assert!(halving.samples < 0.5 && halving.gpu_time > halving.samples, "{halving:?}");
+        let (small, large): (Vec<_>, Vec<_>) = cases.into_iter().partition(|case| case.problem == small);
+        let mut knowledge = Knowledge::default();
+        large.iter().for_each(|case| case.teach(&mut knowledge));
+        assert!(knowledge.trials() >= crate::search::ENOUGH, "{}", knowledge.trials());
+        let mut tally = Tally::default();
+        small.iter().take(3).for_each(|case| tally.add(case, &Ran::new(Strategy::Model, case, &mut knowledge)));
+        let guided = tally.score(Strategy::Model, Start::OtherProblems);
+        assert!(guided.near == 1.0 && guided.trials < 0.5, "{guided:?}");
+        // Nothing else was recorded, so it times all until it knows enough of what it asked for itself.
+        let alone = replay(Strategy::Model, Start::OtherProblems, &large);
+        let all: usize = large.iter().map(|case| case.points.len()).sum();
+        assert!(alone.trials * all as f64 >= crate::search::ENOUGH as f64, "it saw its own record: {alone:?}");
+    }
+
+    #[test]
+    fn a_database_gives_each_launch_once_with_its_first_samples_and_its_longest_median() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut db = Db::open(&folder.path().join("db.sqlite")).unwrap();
+        let problem = problems(Preset::Quick, &[Operation::Append])[0];
+        let shape = nvkv_spec::Shape::Append { tokens: 64, kv_heads: 8 };
+        let environment = GpuEnvironment { name: "H200".into(), uuid: "GPU-1".into(), ..GpuEnvironment::default() };
+        let run = NewRun {
+            started_at: "2026-11-30T10:00:00Z".into(),
+            command: "nvkv-tune".into(),
+            target: TARGET,
+            preset: "quick".into(),
+            generator: "0.1.0".into(),
+            nvrtc: "13.0".into(),
+            environment: Some(environment.clone()),
+            measurement_policy: None,
+        };
+        let run = db.begin_run(&run).unwrap();
+        let of = |variant: &Variant, samples: Vec<f64>| TrialRecord {
+            kernel: kernel(problem, *variant),
+            shape: Some(shape),
+            split: None,
+            is_default: false,
+            outcome: Outcome::Timed { error: 0.0 },
+            bytes: 1,
+            samples,
+        };
+        let variants = variants(&problem, Preset::Quick);
+        for (variant, samples) in [(0, vec![3.0; 7]), (1, vec![2.0; 7]), (0, vec![1.0; 41])] {
+            db.record(run, &of(&variants[variant], samples)).unwrap();
+        }
+        let [place] = &db.measured_on().unwrap()[..] else { panic!("one GPU") };
+        assert_eq!((place.target, &place.environment, place.trials), (TARGET, &environment, 3));
+        let cases = recorded(&db.timed(TARGET, &EnvironmentKey::from(&environment)).unwrap(), TARGET);
+        let [case] = &cases[..] else { panic!("one problem, one shape") };
+        assert_eq!((case.first.clone(), case.best_known.clone()), (vec![vec![3.0; 7], vec![2.0; 7]], vec![1.0, 2.0]));
+        let elsewhere = EnvironmentKey { uuid: "GPU-2".into(), driver: String::new() };
+        assert!(db.timed(TARGET, &elsewhere).unwrap().trials.is_empty());
     }
 }
