@@ -53,7 +53,7 @@ impl Knowledge {
         let mut beyond = DVector::from_iterator(timed.len(), timed.iter().map(|(p, us)| us.ln() - p.predicted));
         let mean = beyond.mean();
         beyond.add_scalar_mut(-mean);
-        self.gram.gemm_tr(1.0, &terms, &terms, 1.0);
+        self.gram.gemm(1.0, &terms.transpose(), &terms, 1.0);
         self.moment.gemv_tr(1.0, &terms, &beyond, 1.0);
         self.trials += timed.len();
     }
