@@ -173,7 +173,8 @@ fn the_completion_script_is_valid_bash() {
     let script = place.path("nvkv-tune.bash");
     fs::write(&script, place.nvkv().args(["completions", "bash"]).output().unwrap().stdout).unwrap();
     let completes = format!(
-        "source {} && COMP_WORDS=(nvkv-tune rep) COMP_CWORD=1 && _nvkv-tune nvkv-tune rep nvkv-tune && echo ${{COMPREPLY[0]}}",
+        "source {}; function=$(complete -p nvkv-tune | sed 's/.*-F \\([^ ]*\\).*/\\1/'); COMP_WORDS=(nvkv-tune repo) COMP_CWORD=1; \
+         $function nvkv-tune repo nvkv-tune; echo ${{COMPREPLY[0]}}",
         script.display()
     );
     Command::new("bash").args(["-c", &completes]).assert().code(0).stdout("report\n");
