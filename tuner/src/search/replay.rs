@@ -278,7 +278,7 @@ mod tests {
         let cases = recorded(&db.timed(TARGET, &EnvironmentKey::from(&environment)).unwrap(), TARGET);
         let [case] = &cases[..] else { panic!("one problem, one shape") };
         assert_eq!((case.first.clone(), case.best_known.clone()), (vec![vec![3.0; 7], vec![2.0; 7]], vec![1.0, 2.0]));
-        let elsewhere = EnvironmentKey { uuid: "GPU-2".into(), driver: String::new() };
+        let elsewhere = EnvironmentKey { name: "another".into(), sms: 1, driver: String::new() };
         assert!(db.timed(TARGET, &elsewhere).unwrap().trials.is_empty());
     }
 }
