@@ -63,6 +63,24 @@ pub struct Request {
     pub command: String,
 }
 
+#[cfg(test)]
+impl Request {
+    /// Appends of the quick preset at `shapes`, with everything in `folder`.
+    pub(crate) fn of_appends(machine: Machine, folder: &std::path::Path, shapes: Vec<nvkv_spec::Shape>) -> Self {
+        let problem = nvkv_generator::problems(Preset::Quick, &[nvkv_spec::Operation::Append])[0];
+        Self {
+            machine,
+            cases: vec![(problem, shapes)],
+            preset: Preset::Quick,
+            db: folder.join("db.sqlite"),
+            out: folder.join("out"),
+            jobs: 1,
+            shard: None,
+            command: String::new(),
+        }
+    }
+}
+
 /// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Tuned {

@@ -64,7 +64,7 @@ impl std::fmt::Display for Refused {
 
 /// What is read of a [`Selection`](bundle::Selection): its texts are the file's, and what follows from the rest is passed
 /// over.
-#[derive(Clone, serde::Deserialize)]
+#[derive(serde::Deserialize)]
 struct Line<'a> {
     problem: &'a str,
     shape: Shape,
@@ -220,7 +220,7 @@ fn lines<'a>(selections: &[&'a RawValue]) -> Result<Vec<Line<'a>>, serde_json::E
         let running: Vec<_> = parts.map(|part| scope.spawn(move || parse(part))).collect();
         running.into_iter().map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
-    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// Every cubin has the bytes it was written with.

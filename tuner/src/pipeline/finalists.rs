@@ -129,29 +129,21 @@ mod tests {
     use crate::bundle::Trust;
     use crate::gpu::{self, Nvrtc};
     use crate::pipeline::cache::Artefact;
+    use crate::pipeline::new_run;
     use crate::pipeline::space::{Candidate, Space, render_all};
     use crate::pipeline::target::Machine;
-    use crate::pipeline::{new_run, now};
     use crate::worker;
     use nvkv_db::RunId;
-    use nvkv_generator::{Preset, problems};
-    use nvkv_spec::{CompileFacts, Evidence, Operation, Shape, SplitPolicy, Target, Toolchain};
+    use nvkv_generator::Preset;
+    use nvkv_spec::{CompileFacts, Evidence, Shape, SplitPolicy, Target, Toolchain};
     use std::path::Path;
 
     const TARGET: Target = Target::Sm100a;
     const SHAPE: Shape = Shape::Append { tokens: 64, kv_heads: 8 };
 
     fn request(folder: &Path) -> Request {
-        Request {
-            machine: Machine { target: TARGET, gpu: Err("none".into()), device: 0, beside: Vec::new() },
-            cases: vec![(problems(Preset::Quick, &[Operation::Append])[0], vec![SHAPE])],
-            preset: Preset::Quick,
-            db: folder.join("db.sqlite"),
-            out: folder.join("out"),
-            jobs: 1,
-            shard: None,
-            command: now(),
-        }
+        let machine = Machine { target: TARGET, gpu: Err("none".into()), device: 0, beside: Vec::new() };
+        Request::of_appends(machine, folder, vec![SHAPE])
     }
 
     fn stored(cache: &Cache, candidate: &Candidate, ptx: String) -> Artefact {

@@ -19,6 +19,9 @@ pub fn first<'a>(
     let mut chosen = Vec::new();
     for (index, (problem, shapes)) in request.cases.iter().enumerate() {
         let of_case: Vec<_> = pending.iter().copied().filter(|candidate| candidate.case == index).collect();
+        if of_case.is_empty() {
+            continue;
+        }
         let today: HashSet<_> = of_case.iter().map(|candidate| recorder.kernel_key(candidate)).collect();
         let mut best = HashSet::new();
         for &shape in shapes {
@@ -53,8 +56,8 @@ mod tests {
     use crate::pipeline::target::Machine;
     use crate::pipeline::{cache::Artefact, new_run};
     use nvkv_db::Measurement;
-    use nvkv_generator::{Preset, problems};
-    use nvkv_spec::{CompileFacts, Operation, Outcome, Shape, SplitPolicy, Target, Toolchain};
+    use nvkv_generator::Preset;
+    use nvkv_spec::{CompileFacts, Outcome, Shape, SplitPolicy, Target, Toolchain};
     use serde_json::Value;
 
     const SHAPE: Shape = Shape::Append { tokens: 64, kv_heads: 8 };
@@ -70,16 +73,8 @@ mod tests {
     }
 
     fn request(folder: &std::path::Path, driver: &str) -> Request {
-        Request {
-            machine: Machine { target: Target::Sm90a, gpu: Ok(gpu(driver)), device: 0, beside: Vec::new() },
-            cases: vec![(problems(Preset::Quick, &[Operation::Append])[0], vec![SHAPE])],
-            preset: Preset::Quick,
-            db: folder.join("db.sqlite"),
-            out: folder.join("out"),
-            jobs: 1,
-            shard: None,
-            command: String::new(),
-        }
+        let machine = Machine { target: Target::Sm90a, gpu: Ok(gpu(driver)), device: 0, beside: Vec::new() };
+        Request::of_appends(machine, folder, vec![SHAPE])
     }
 
     fn artefact(candidate: &Candidate, toolchain: &Toolchain) -> Artefact {

@@ -182,15 +182,16 @@ impl<'a> Timing<'a> {
         candidates: &[&Candidate],
     ) -> anyhow::Result<bool> {
         let (target, preset) = (request.machine.target, request.preset);
-        for &shape in shapes {
-            let all_done = candidates.iter().all(|c| {
+        let is_done = |&shape: &Shape| {
+            candidates.iter().all(|c| {
                 splits(problem, &c.variant, &shape, target, preset).into_iter().all(|s| recorder.is_done(c, shape, s))
-            });
-            if !all_done || !had_runoff(recorder, *problem, shape, target, gpu)? {
-                return Ok(false);
-            }
+            })
+        };
+        if !shapes.iter().all(is_done) {
+            return Ok(false);
         }
-        Ok(true)
+        let run_off = run_off_at(recorder, *problem, target, gpu)?;
+        Ok(shapes.iter().all(|shape| run_off.contains(shape)))
     }
 
     fn verify(&mut self, built: Built<'a>) -> anyhow::Result<Option<Verified<'a>>> {
@@ -248,7 +249,7 @@ impl<'a> Timing<'a> {
         let mut trials = self.trials(heat);
         let mut fresh = trials.clone();
         fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), shape, t.split));
-        if fresh.is_empty() && had_runoff(self.recorder, problem, shape, self.target, &self.gpu)? {
+        if fresh.is_empty() && run_off_at(self.recorder, problem, self.target, &self.gpu)?.contains(&shape) {
             return Ok(());
         }
         self.recall(&mut trials, heat)?;
@@ -453,25 +454,21 @@ fn at(outcome: Outcome, shape: Shape, split: SplitPolicy) -> Outcome {
     }
 }
 
-/// Whether the run-off at this shape took place, under this driver: its winner has samples of several rounds.
-fn had_runoff(
+/// The shapes of a problem at which the run-off took place, under this driver: their winners have samples of several
+/// rounds. Who wins at one shape depends on the others, so that all are worked out at once anyway.
+fn run_off_at(
     recorder: &Recorder,
     problem: Problem,
-    shape: Shape,
     target: Target,
     gpu: &GpuEnvironment,
-) -> anyhow::Result<bool> {
-    let winners = recorder.db().winners(&filter(problem, shape, target, gpu))?;
-    for winner in winners.iter().filter(|w| w.times.rounds > 1) {
+) -> anyhow::Result<HashSet<Shape>> {
+    let environment = Some(EnvironmentKey::from(gpu));
+    let filter = WinnerFilter { environment, problems: vec![problem], ..WinnerFilter::of(target) };
+    let mut shapes = HashSet::new();
+    for winner in recorder.db().winners(&filter)?.iter().filter(|w| w.times.rounds > 1) {
         if !recorder.db().is_of_another_driver(winner.trial)? {
-            return Ok(true);
+            shapes.insert(winner.shape);
         }
     }
-    Ok(false)
-}
-
-/// Winners of one problem at one shape on this GPU.
-fn filter(problem: Problem, shape: Shape, target: Target, gpu: &GpuEnvironment) -> WinnerFilter {
-    let environment = Some(EnvironmentKey::from(gpu));
-    WinnerFilter { environment, problems: vec![problem], shape: Some(shape), ..WinnerFilter::of(target) }
+    Ok(shapes)
 }

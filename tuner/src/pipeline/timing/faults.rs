@@ -8,8 +8,8 @@ use crate::pipeline::space::{Space, render_all};
 use crate::pipeline::target::Machine;
 use crate::worker::Compiled;
 use crate::worker::fake::{self, At, Fault};
-use nvkv_generator::{Preset, problems};
-use nvkv_spec::{CompileFacts, Operation, Stage, Toolchain};
+use nvkv_generator::Preset;
+use nvkv_spec::{CompileFacts, Stage, Toolchain};
 use std::path::Path;
 use std::sync::mpsc::channel;
 
@@ -26,17 +26,9 @@ impl Tune {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let gpu = GpuEnvironment { name: "H200".into(), uuid: "GPU-1".into(), sms: 132, ..GpuEnvironment::default() };
-        let problem = problems(Preset::Quick, &[Operation::Append])[0];
-        let request = Request {
-            machine: Machine { target: Target::Sm90a, gpu: Ok(gpu), device: 0, beside: Vec::new() },
-            cases: vec![(problem, SHAPES.to_vec())],
-            preset: Preset::Quick,
-            db: folder.path().join("db.sqlite"),
-            out: folder.path().join("out"),
-            jobs: 1,
-            shard: None,
-            command: String::new(),
-        };
+        let machine = Machine { target: Target::Sm90a, gpu: Ok(gpu), device: 0, beside: Vec::new() };
+        let request = Request::of_appends(machine, folder.path(), SHAPES.to_vec());
+        let problem = request.cases[0].0;
         let candidates = render_all(&[Space::new(problem, Target::Sm90a, Preset::Quick)], Target::Sm90a).unwrap();
         Self { folder, request, candidates }
     }
