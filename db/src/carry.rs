@@ -3,6 +3,7 @@
 use crate::record::{is_stored, put_samples, put_trial};
 use crate::row::{OutcomeRow, kernel_id};
 use crate::times::median;
+use crate::trials::{Samples, apart};
 use crate::{
     Db, DbError, EnvironmentKey, KernelKey, KernelRecord, MeasurementId, RunId, TrialId, TrialKey, TrialRecord,
 };
@@ -230,11 +231,9 @@ impl Db {
 
 /// Samples of a trial with the measurements they are of; none where they were taken before rounds were kept.
 async fn samples(c: &mut SqliteConnection, trial: i64) -> Result<(Vec<f64>, Vec<MeasurementId>), sqlx::Error> {
-    let rows: Vec<(f64, Option<i64>)> =
-        sqlx::query_as("SELECT microseconds, measurement FROM samples WHERE trial = ? ORDER BY idx")
-            .bind(trial)
-            .fetch_all(c)
-            .await?;
-    let measurements = rows.iter().map_while(|(_, measurement)| measurement.map(MeasurementId)).collect();
-    Ok((rows.into_iter().map(|(microseconds, _)| microseconds).collect(), measurements))
+    let rows: Samples = sqlx::query_as("SELECT measurement, microseconds FROM samples WHERE trial = ? ORDER BY idx")
+        .bind(trial)
+        .fetch_all(c)
+        .await?;
+    Ok(apart(&rows))
 }

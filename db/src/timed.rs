@@ -1,17 +1,18 @@
 //! Every timed trial with its samples: what a search can learn from, and what a replay is made of.
 
 use crate::row::{EnvironmentRow, KernelRow, target};
+use crate::trials::{apart, samples_by_trial};
 use crate::{Db, DbError, EnvironmentKey, KernelRecord};
 use nvkv_spec::{GpuEnvironment, Shape, SplitPolicy, Target};
 use sqlx::FromRow;
 use std::collections::HashMap;
 
-/// A target and a GPU with timed trials.
+/// A target with timed trials, on boards of one model under one driver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredOn {
     /// Compile target.
     pub target: Target,
-    /// The GPU and its driver.
+    /// One of the boards.
     pub environment: GpuEnvironment,
     /// Timed trials, those of a run-off among them.
     pub trials: u64,
@@ -78,7 +79,7 @@ impl Db {
                 "SELECT r.target, count(*) AS trials, max(r.started_at) AS last_run, e.*
                  FROM trials AS t JOIN runs AS r ON r.id = t.run JOIN environments AS e ON e.id = r.environment
                  WHERE t.outcome = 'timed'
-                 GROUP BY r.target, e.id ORDER BY trials DESC, last_run DESC",
+                 GROUP BY r.target, e.name, e.sms, e.driver ORDER BY trials DESC, last_run DESC",
             )
             .fetch_all(connection)
             .await?;
@@ -121,14 +122,10 @@ impl Db {
             .bind(&environment.driver)
             .fetch_all(&mut *connection)
             .await?;
-            let mut samples: HashMap<i64, Vec<f64>> = HashMap::new();
-            let all: Vec<(i64, f64)> = sqlx::query_as("SELECT trial, microseconds FROM samples ORDER BY trial, idx")
-                .fetch_all(&mut *connection)
-                .await?;
-            all.into_iter().for_each(|(trial, us)| samples.entry(trial).or_default().push(us));
+            let mut samples = samples_by_trial(connection).await?;
             let trial = |row: TrialRow| {
                 let TrialRow { id, kernel, shape, split, is_default } = row;
-                let samples = samples.remove(&id).unwrap_or_default();
+                let (samples, _) = apart(&samples.remove(&id).unwrap_or_default());
                 Some(TimedTrial { kernel: *index.get(&kernel)?, shape, split, is_default, samples })
             };
             let trials = rows.into_iter().filter_map(trial).collect();

@@ -1,13 +1,13 @@
 //! Every trial in force with its samples, and the runs they come from: what reports and exports are made of.
 
 use crate::row::{EnvironmentRow, KernelRow, OutcomeRow, target};
-use crate::{Db, DbError, KernelRecord, NewRun, RunId, Times, TrialId};
-use nvkv_spec::{GpuEnvironment, Outcome, Shape, SplitPolicy, Target};
-use sqlx::FromRow;
+use crate::{Db, DbError, MeasurementId, NewRun, RunId, Times, TrialId, TrialRecord};
+use nvkv_spec::{GpuEnvironment, Shape, SplitPolicy, Target};
 use sqlx::types::Json;
+use sqlx::{FromRow, SqliteConnection};
 use std::collections::{BTreeMap, HashMap};
 
-/// A trial in force: the latest of its key, of a kernel that is not stale.
+/// A trial in force of its key (the view `current_trials`), of a kernel that is not stale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// Its row.
@@ -16,21 +16,9 @@ pub struct Trial {
     pub run: RunId,
     /// When, UTC, RFC 3339.
     pub created_at: String,
-    /// The kernel.
-    pub kernel: KernelRecord,
-    /// The shape; none for a result about the kernel at every shape.
-    pub shape: Option<Shape>,
-    /// The split policy of the launch, where there was one.
-    pub split: Option<SplitPolicy>,
-    /// Whether this is the pick of an engineer without a tuner.
-    pub is_default: bool,
-    /// What became of it.
-    pub outcome: Outcome,
-    /// Bytes a call must move at least; 0 without a shape.
-    pub bytes: u64,
-    /// Times of single calls, µs, in the order taken; none unless it was timed.
-    pub samples: Vec<f64>,
-    /// The same summed up.
+    /// What was recorded.
+    pub record: TrialRecord,
+    /// Its samples summed up; none unless it was timed.
     pub times: Option<Times>,
     /// Whether its kernel failed somewhere on the same GPU (the view `quarantined`), so that it wins at no shape.
     pub quarantined: bool,
@@ -55,15 +43,7 @@ impl Db {
     /// The trials in force of one target, or of all, in the order recorded.
     pub fn trials(&self, of: Option<Target>) -> Result<Vec<Trial>, DbError> {
         self.run(async |connection| {
-            // Apart, as numbers: JSON would round them.
-            let mut samples: HashMap<i64, Samples> = HashMap::new();
-            let rows: Vec<(i64, Option<i64>, f64)> =
-                sqlx::query_as("SELECT trial, measurement, microseconds FROM samples ORDER BY trial, idx")
-                    .fetch_all(&mut *connection)
-                    .await?;
-            for (trial, measurement, microseconds) in rows {
-                samples.entry(trial).or_default().push((measurement, microseconds));
-            }
+            let mut samples = samples_by_trial(connection).await?;
             let rows: Vec<TrialRow> = sqlx::query_as(
                 "SELECT t.id, t.run, t.created_at, s.json AS shape, p.json AS split, t.is_default, t.bytes,
                         t.outcome, t.stage, t.message, t.error, t.cases, t.limit_s, t.predicted_us,
@@ -110,8 +90,25 @@ impl Db {
     }
 }
 
-/// Measurement, which is a round, and time of each call, µs.
-type Samples = Vec<(Option<i64>, f64)>;
+/// Measurement, which is a round, and time of each call, µs, in the order taken.
+pub(crate) type Samples = Vec<(Option<i64>, f64)>;
+
+/// The samples of every trial. Apart from the trials, as numbers: JSON would round them.
+pub(crate) async fn samples_by_trial(c: &mut SqliteConnection) -> Result<HashMap<i64, Samples>, sqlx::Error> {
+    let rows: Vec<(i64, Option<i64>, f64)> =
+        sqlx::query_as("SELECT trial, measurement, microseconds FROM samples ORDER BY trial, idx").fetch_all(c).await?;
+    let mut samples: HashMap<i64, Samples> = HashMap::new();
+    for (trial, measurement, microseconds) in rows {
+        samples.entry(trial).or_default().push((measurement, microseconds));
+    }
+    Ok(samples)
+}
+
+/// Samples as a [`TrialRecord`] has them: times, and their measurements where these are known.
+pub(crate) fn apart(samples: &Samples) -> (Vec<f64>, Vec<MeasurementId>) {
+    let measurements = samples.iter().map_while(|(measurement, _)| measurement.map(MeasurementId)).collect();
+    (samples.iter().map(|(_, microseconds)| *microseconds).collect(), measurements)
+}
 
 #[derive(FromRow)]
 struct TrialRow {
@@ -135,18 +132,23 @@ impl TrialRow {
     fn trial(self, samples: Samples) -> Result<Trial, sqlx::Error> {
         let mut rounds: BTreeMap<Option<i64>, Vec<f64>> = BTreeMap::new();
         samples.iter().for_each(|&(round, microseconds)| rounds.entry(round).or_default().push(microseconds));
+        let times = Times::of(&rounds.into_values().collect::<Vec<_>>());
+        let (samples, measurements) = apart(&samples);
         Ok(Trial {
             id: TrialId(self.id),
             run: RunId(self.run),
             created_at: self.created_at,
-            kernel: self.kernel.record()?,
-            shape: self.shape,
-            split: self.split,
-            is_default: self.is_default,
-            outcome: self.outcome.outcome()?,
-            bytes: self.bytes.unsigned_abs(),
-            times: Times::of(&rounds.into_values().collect::<Vec<_>>()),
-            samples: samples.into_iter().map(|(_, microseconds)| microseconds).collect(),
+            record: TrialRecord {
+                kernel: self.kernel.record()?,
+                shape: self.shape,
+                split: self.split,
+                is_default: self.is_default,
+                outcome: self.outcome.outcome()?,
+                bytes: self.bytes.unsigned_abs(),
+                samples,
+                measurements,
+            },
+            times,
             quarantined: self.quarantined,
         })
     }

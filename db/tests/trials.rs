@@ -4,7 +4,6 @@
 mod common;
 
 use common::{failed, gpu, place, predicted, run, timed, tuning};
-use nvkv_db::TrialRecord;
 use nvkv_spec::{Outcome, Target};
 
 #[test]
@@ -22,20 +21,7 @@ fn trials_and_runs_come_back_as_recorded() {
     db.record(second, &predicted(2, 7.0)).unwrap();
 
     let trials = db.trials(Some(Target::Sm90a)).unwrap();
-    let back: Vec<_> = trials
-        .iter()
-        .take(3)
-        .map(|t| TrialRecord {
-            kernel: t.kernel.clone(),
-            shape: t.shape,
-            split: t.split,
-            is_default: t.is_default,
-            outcome: t.outcome.clone(),
-            bytes: t.bytes,
-            samples: t.samples.clone(),
-            measurements: vec![],
-        })
-        .collect();
+    let back: Vec<_> = trials.iter().take(3).map(|trial| trial.record.clone()).collect();
     assert_eq!(back, recorded);
     assert_eq!(trials.iter().map(|t| t.quarantined).collect::<Vec<_>>(), [false, true, true, false]);
     assert_eq!(db.trials(None).unwrap(), trials);
@@ -59,5 +45,5 @@ fn a_later_trial_of_the_same_key_is_in_force() {
     let (mut db, run) = tuning(&path);
     db.record(run, &timed(4, &[9.0])).unwrap();
     db.record(run, &timed(4, &[8.0])).unwrap();
-    assert_eq!(db.trials(None).unwrap().iter().map(|t| t.samples.clone()).collect::<Vec<_>>(), [[8.0]]);
+    assert_eq!(db.trials(None).unwrap().iter().map(|t| t.record.samples.clone()).collect::<Vec<_>>(), [[8.0]]);
 }

@@ -10,7 +10,7 @@ pub mod t4;
 
 use crate::bundle::Trust;
 use crate::pipeline::choices::Choice;
-use crate::pipeline::compile::reason;
+use crate::pipeline::compile::reason_line;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::progress::seconds;
 use crate::pipeline::space::Space;
@@ -242,9 +242,8 @@ pub fn failures(failures: &[Failure]) -> String {
     let mut text = String::new();
     for failure in failures.iter().take(FAILURES_SHOWN) {
         let at = failure.shape.map_or(String::new(), |shape| format!(" at {}", shape.key()));
-        let why = reason(&failure.outcome);
-        let first = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
-        text += &format!("  {}: {}{at}: {first}\n", failure.outcome.kind(), failure.kernel_id);
+        let why = reason_line(&failure.outcome);
+        text += &format!("  {}: {}{at}: {why}\n", failure.outcome.kind(), failure.kernel_id);
     }
     if failures.len() > FAILURES_SHOWN {
         text += &format!("  and {} more, all in the database\n", failures.len() - FAILURES_SHOWN);

@@ -39,6 +39,13 @@ const TINY: [&str; 14] = [
 struct Place(tempfile::TempDir);
 
 impl Place {
+    /// The tiny tune as a process of its own, to be spawned.
+    fn process(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"));
+        command.current_dir(self.0.path()).env("CUDA_VISIBLE_DEVICES", "-1").args(TINY);
+        command
+    }
+
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -530,15 +537,8 @@ fn flip_a_byte(path: &Path) {
 #[test]
 fn a_tune_goes_on_where_nobody_reads_its_messages() {
     let place = Place::new();
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
-        .current_dir(place.0.path())
-        .env("CUDA_VISIBLE_DEVICES", "-1")
-        .args(TINY)
-        .args(["--batch", "64"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        place.process().args(["--batch", "64"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(place.manifest()["target"], "sm_100a");
@@ -727,10 +727,8 @@ fn a_bundle_is_not_replaced_by_less_without_a_word() {
 #[test]
 fn a_killed_tune_goes_on_where_it_was() {
     let place = Place::new();
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
-        .current_dir(place.0.path())
-        .env("CUDA_VISIBLE_DEVICES", "-1")
-        .args(TINY)
+    let mut child = place
+        .process()
         .args(["--batch", "64", "--jobs", "1"])
         .stderr(Stdio::null())
         .stdout(Stdio::null())
@@ -762,15 +760,8 @@ fn a_tune_killed_again_and_again_comes_to_its_end() {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
-            .current_dir(place.0.path())
-            .env("CUDA_VISIBLE_DEVICES", "-1")
-            .args(TINY)
-            .args(["--batch", "64"])
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child =
+            place.process().args(["--batch", "64"]).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(state % 1200));
         child.kill().unwrap(); // SIGKILL
         child.wait().unwrap();
@@ -810,10 +801,8 @@ fn children(parent: u32) -> Vec<String> {
 #[test]
 fn a_compiler_that_is_killed_is_one_failure_and_compiles_the_next_time() {
     let place = Place::new();
-    let tune = std::process::Command::new(assert_cmd::cargo::cargo_bin("nvkv-tune"))
-        .current_dir(place.0.path())
-        .env("CUDA_VISIBLE_DEVICES", "-1")
-        .args(TINY)
+    let tune = place
+        .process()
         .args(["--batch", "64", "--jobs", "1"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -2,7 +2,7 @@
 
 use super::args::DbArgs;
 use super::{Done, NOTHING, command_line, print, print_json};
-use crate::pipeline::compile::reason;
+use crate::pipeline::compile::{reason, reason_line};
 use crate::pipeline::now;
 use comfy_table::{ContentArrangement, Table, presets};
 use nvkv_db::{Db, Quarantined, Release};
@@ -63,9 +63,7 @@ fn table(quarantined: &[Quarantined]) -> String {
     for one in quarantined {
         let place =
             one.place.as_ref().map_or("no GPU".into(), |p| format!("{}, driver {}, {}", p.gpu, p.driver, p.uuid));
-        let why = reason(&one.outcome);
-        let first = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
-        let why = format!("{}: {first}", one.outcome.kind());
+        let why = format!("{}: {}", one.outcome.kind(), reason_line(&one.outcome));
         table.add_row([one.target.name(), one.kernel.as_str(), &why, &place, &one.created_at]);
     }
     let next = "`nvkv-tune quarantine --release ID` (or a reason, such as crashed) lets them be tried again";

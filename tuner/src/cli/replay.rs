@@ -28,9 +28,7 @@ pub fn run(args: &Args) -> Done {
     let db = Db::open_read_only(&args.db)?;
     let Some(place) = db.measured_on()?.into_iter().next() else {
         let db = args.db.display();
-        return Err(
-            BadArguments(format!("{db} has no timed trial; tune with --search exhaustive on a GPU first")).into()
-        );
+        return Err(BadArguments(format!("{db} has no timed trial; tune on a GPU first")).into());
     };
     let trials = db.timed(place.target, &EnvironmentKey::from(&place.environment))?;
     let cases = recorded(&trials, place.target);

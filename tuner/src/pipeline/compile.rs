@@ -98,6 +98,12 @@ pub fn one(
     }
 }
 
+/// The line of [`reason`] that says most: the first with an error in it, else the first.
+pub fn reason_line(outcome: &Outcome) -> String {
+    let why = reason(outcome);
+    why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default().trim().to_string()
+}
+
 /// An outcome's reason in words.
 pub fn reason(outcome: &Outcome) -> String {
     match outcome {

@@ -1,7 +1,7 @@
 //! What is still to be compiled and tried, given what the database knows.
 
 use super::Request;
-use super::compile::reason;
+use super::compile::reason_line;
 use super::recorder::Recorder;
 use super::space::Candidate;
 use super::timing::Timing;
@@ -47,8 +47,7 @@ fn timed(request: &Request, recorder: &Recorder) -> anyhow::Result<Vec<(KernelKe
 pub fn left_out(recorder: &Recorder, candidates: &[Candidate]) -> Option<String> {
     let mut failed = candidates.iter().filter_map(|c| Some((&c.source.id, recorder.failed_before(c)?)));
     let (id, outcome) = failed.next()?;
-    let why = reason(outcome);
-    let why = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default();
+    let why = reason_line(outcome);
     Some(format!(
         "{} of {} kernels failed before and are left out, the first ({id}) because: {}: {why}. \
          Another nvkv or NVRTC tries them again; `nvkv-tune quarantine` lists them and lets them be tried again",

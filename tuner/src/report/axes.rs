@@ -38,7 +38,8 @@ pub fn contributions<'a>(measured: &Measured, cells: impl Iterator<Item = &'a Ce
         let mut best: BTreeMap<(usize, u32, String), (&'static str, f64)> = BTreeMap::new();
         for candidate in &cell.candidates {
             let trial = &candidate.trial;
-            let axes = values(&cell.problem(), &trial.kernel.variant, trial.split, &cell.winner.shape, measured);
+            let axes =
+                values(&cell.problem(), &trial.record.kernel.variant, trial.record.split, &cell.winner.shape, measured);
             for (place, (axis, size, value)) in axes.into_iter().enumerate() {
                 let us = candidate.times.median_us;
                 let entry = best.entry((place, size, value)).or_insert((axis, us));
@@ -135,7 +136,7 @@ fn sms(target: Target, sms: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::report::data::Candidate;
-    use nvkv_db::{KernelRecord, NearTie, RunId, Times, Trial, TrialId, Winner};
+    use nvkv_db::{KernelRecord, NearTie, RunId, Times, Trial, TrialId, TrialRecord, Winner};
     use nvkv_generator::{Preset, problems, shapes};
     use nvkv_spec::{AppendVariant, GpuEnvironment, Operation, Outcome};
 
@@ -158,14 +159,17 @@ mod tests {
                 id: TrialId(i64::from(threads * 10 + blocks_per_thread)),
                 run: RunId(1),
                 created_at: String::new(),
-                kernel,
-                shape: Some(shape),
-                split: None,
-                is_default: false,
-                outcome: Outcome::Timed { error: 0.0 },
-                bytes: 1,
                 times: Times::of(std::slice::from_ref(&samples)),
-                samples,
+                record: TrialRecord {
+                    kernel,
+                    shape: Some(shape),
+                    split: None,
+                    is_default: false,
+                    outcome: Outcome::Timed { error: 0.0 },
+                    bytes: 1,
+                    samples,
+                    measurements: Vec::new(),
+                },
                 quarantined: false,
             };
             Candidate { times: trial.times.unwrap(), trial }
@@ -179,7 +183,7 @@ mod tests {
             created_at: String::new(),
             carried_from: None,
             environment: GpuEnvironment::default(),
-            kernel: trial.kernel.clone(),
+            kernel: trial.record.kernel.clone(),
             shape,
             split: None,
             is_default: false,
@@ -229,9 +233,9 @@ mod tests {
         let mut cell = cell(&[(128, 1, 10.0), (128, 2, 12.9), (256, 1, 13.1)]);
         assert_eq!(cell.near_ties().count(), 0);
         let Candidate { trial, times } = &cell.candidates[1];
-        let tie = NearTie { kernel_id: trial.kernel.key().kernel_id, split: trial.split, times: *times };
+        let tie = NearTie { kernel_id: trial.record.kernel.key().kernel_id, split: trial.record.split, times: *times };
         cell.winner.near_ties.push(tie);
-        let ties: Vec<_> = cell.near_ties().map(|tie| tie.trial.kernel.variant.key()).collect();
+        let ties: Vec<_> = cell.near_ties().map(|tie| tie.trial.record.kernel.variant.key()).collect();
         assert_eq!(ties, ["w4-e2"]);
     }
 }

@@ -1,6 +1,6 @@
 //! What a report says, from the database: winners, what comes near them, what the axes gave, what failed.
 
-use crate::pipeline::compile::reason;
+use crate::pipeline::compile::reason_line;
 use nvkv_db::{Db, DbError, EnvironmentKey, NearTie, PredictedWinner, Run, RunId, Times, Trial, Winner, WinnerFilter};
 use nvkv_spec::{GpuEnvironment, Outcome, Problem, Shape, Target};
 use std::collections::{BTreeMap, HashMap};
@@ -67,15 +67,10 @@ impl Cell {
         self.winner.kernel.problem
     }
 
-    /// `problem at shape`, as `--only` matches it.
-    pub fn name(&self) -> String {
-        name(&self.problem(), Some(&self.winner.shape))
-    }
-
     /// The candidates that another tune might find to win ([`Winner::near_ties`]).
     pub fn near_ties(&self) -> impl Iterator<Item = &Candidate> {
         let is = |c: &Candidate, tie: &NearTie| {
-            c.trial.kernel.key().kernel_id == tie.kernel_id && c.trial.split == tie.split
+            c.trial.record.kernel.key().kernel_id == tie.kernel_id && c.trial.record.split == tie.split
         };
         self.candidates.iter().filter(move |c| self.winner.near_ties.iter().any(|tie| is(c, tie)))
     }
@@ -113,8 +108,8 @@ impl Records {
     pub fn read(db: &Db, target: Option<Target>, only: &str) -> Result<Self, DbError> {
         let runs = db.runs(target)?;
         let mut trials = db.trials(target)?;
-        trials.retain(|t| name(&t.kernel.problem, t.shape.as_ref()).contains(only));
-        let mut targets: Vec<Target> = trials.iter().map(|t| t.kernel.target).collect();
+        trials.retain(|t| name(&t.record.kernel.problem, t.record.shape.as_ref()).contains(only));
+        let mut targets: Vec<Target> = trials.iter().map(|t| t.record.kernel.target).collect();
         targets.sort();
         targets.dedup();
         let (mut winners, mut predicted) = (Vec::new(), Vec::new());
@@ -146,11 +141,11 @@ fn measured(winners: Vec<Winner>, trials: Vec<Trial>, runs: &[Run]) -> Vec<Measu
         runs.iter().filter_map(|run| Some((run.id, run.start.environment.as_ref()?.into()))).collect();
     let mut candidates: HashMap<(Target, EnvironmentKey, Problem, Shape), Vec<Candidate>> = HashMap::new();
     for trial in trials {
-        let (Some(place), Some(shape), Some(times)) = (places.get(&trial.run), trial.shape, trial.times) else {
+        let (Some(place), Some(shape), Some(times)) = (places.get(&trial.run), trial.record.shape, trial.times) else {
             continue;
         };
         if !trial.quarantined {
-            let key = (trial.kernel.target, place.clone(), trial.kernel.problem, shape);
+            let key = (trial.record.kernel.target, place.clone(), trial.record.kernel.problem, shape);
             candidates.entry(key).or_default().push(Candidate { trial, times });
         }
     }
@@ -183,14 +178,13 @@ fn failures(trials: &[Trial]) -> Vec<FailureGroup> {
     let mut groups: BTreeMap<(Target, &str, String), FailureGroup> = BTreeMap::new();
     let passed =
         |o: &Outcome| matches!(o, Outcome::Timed { .. } | Outcome::CompiledOnly { .. } | Outcome::Emulated { .. });
-    for trial in trials.iter().filter(|t| !passed(&t.outcome)) {
-        let why = reason(&trial.outcome);
-        let line = why.lines().find(|line| line.contains("error")).or(why.lines().next()).unwrap_or_default().trim();
-        let (target, kind) = (trial.kernel.target, trial.outcome.kind());
-        let group = groups.entry((target, kind, line.to_string())).or_insert_with(|| {
-            let at = trial.shape.map_or(String::new(), |shape| format!(" at {}", shape.key()));
-            let example = format!("{}{at}", trial.kernel.key().kernel_id);
-            FailureGroup { target, kind, reason: line.to_string(), count: 0, example }
+    for trial in trials.iter().filter(|t| !passed(&t.record.outcome)) {
+        let line = reason_line(&trial.record.outcome);
+        let (target, kind) = (trial.record.kernel.target, trial.record.outcome.kind());
+        let group = groups.entry((target, kind, line.clone())).or_insert_with(|| {
+            let at = trial.record.shape.map_or(String::new(), |shape| format!(" at {}", shape.key()));
+            let example = format!("{}{at}", trial.record.kernel.key().kernel_id);
+            FailureGroup { target, kind, reason: line, count: 0, example }
         });
         group.count += 1;
     }

@@ -36,7 +36,7 @@ pub type Field = (&'static str, Value);
 /// elements (`head_dim`), query heads a KV head (`group`), tokens (`q_len`, `page_size`, `window`, `context`, `tokens`,
 /// `tile_tokens`, `split_tokens`), requests (`batch`), 32-thread warps a block (`warps`).
 pub fn configuration(trial: &Trial) -> Vec<Field> {
-    let problem = trial.kernel.problem;
+    let problem = trial.record.kernel.problem;
     let attention = match problem {
         Problem::Decode(p) => Some(p),
         Problem::Append(_) => None,
@@ -45,16 +45,16 @@ pub fn configuration(trial: &Trial) -> Vec<Field> {
         Problem::Decode(p) => (p.page_size, p.dtype, p.v_scale_order),
         Problem::Append(p) => (p.page_size, p.dtype, p.v_scale_order),
     };
-    let (batch, context, tokens, lengths) = match trial.shape {
+    let (batch, context, tokens, lengths) = match trial.record.shape {
         Some(Shape::Decode { batch, context, lengths, .. }) => (Some(batch), Some(context), None, Some(lengths)),
         Some(Shape::Append { tokens, .. }) => (None, None, Some(tokens), None),
         None => (None, None, None, None),
     };
-    let (decode, append) = match trial.kernel.variant {
+    let (decode, append) = match trial.record.kernel.variant {
         Variant::Decode(v) => (Some(v), None),
         Variant::Append(v) => (None, Some(v)),
     };
-    let (parts, split_tokens, taper) = match trial.split {
+    let (parts, split_tokens, taper) = match trial.record.split {
         Some(SplitPolicy::Even { splits }) => (Some(splits), None, None),
         Some(SplitPolicy::Chunk { tokens, taper }) => (None, Some(tokens), Some(taper)),
         None => (None, None, None),
@@ -76,7 +76,7 @@ pub fn configuration(trial: &Trial) -> Vec<Field> {
         ("context", json!(context)),
         ("lengths", json!(lengths)),
         ("tokens", json!(tokens)),
-        ("kv_heads", json!(trial.shape.map(|shape| shape.kv_heads()))),
+        ("kv_heads", json!(trial.record.shape.map(|shape| shape.kv_heads()))),
         ("k_path", json!(decode.map(|v| v.k_path.to_string()))),
         ("v_path", json!(decode.map(|v| v.v_path.to_string()))),
         ("operands", json!(decode.map(|v| v.operands))),
@@ -95,37 +95,37 @@ pub fn configuration(trial: &Trial) -> Vec<Field> {
 /// What came of a trial.
 fn results(trial: &Trial, run: Option<&Run>, wins: bool) -> Vec<Field> {
     let times = trial.times;
-    let gbps = times.map(|times| trial.bytes as f64 / times.median_us / 1e3);
+    let gbps = times.map(|times| trial.record.bytes as f64 / times.median_us / 1e3);
     let ceiling = run.and_then(|run| run.read_ceiling_gbps);
     let gpu = run.and_then(|run| run.start.environment.as_ref());
-    let facts = trial.kernel.compiled.as_ref().map(|compiled| &compiled.facts);
-    let (error, predicted, failure) = match &trial.outcome {
+    let facts = trial.record.kernel.compiled.as_ref().map(|compiled| &compiled.facts);
+    let (error, predicted, failure) = match &trial.record.outcome {
         Outcome::Timed { error } | Outcome::Emulated { error, .. } => (Some(*error), None, None),
         Outcome::CompiledOnly { predicted_us } => (None, Some(*predicted_us), None),
-        Outcome::Wrong { error, .. } => (Some(*error), None, Some(reason(&trial.outcome))),
+        Outcome::Wrong { error, .. } => (Some(*error), None, Some(reason(&trial.record.outcome))),
         other => (None, None, Some(reason(other))),
     };
     vec![
         ("trial", json!(trial.id)),
         ("run", json!(trial.run)),
         ("created_at", json!(trial.created_at)),
-        ("target", json!(trial.kernel.target)),
+        ("target", json!(trial.record.kernel.target)),
         ("gpu", json!(gpu.map(|gpu| &gpu.name))),
         ("driver", json!(gpu.map(|gpu| &gpu.driver))),
-        ("nvrtc", json!(trial.kernel.nvrtc)),
-        ("problem", json!(trial.kernel.problem.key())),
-        ("shape", json!(trial.shape.map(|shape| shape.key()))),
-        ("variant", json!(trial.kernel.variant.key())),
-        ("outcome", json!(trial.outcome.kind())),
-        ("is_default", json!(trial.is_default)),
+        ("nvrtc", json!(trial.record.kernel.nvrtc)),
+        ("problem", json!(trial.record.kernel.problem.key())),
+        ("shape", json!(trial.record.shape.map(|shape| shape.key()))),
+        ("variant", json!(trial.record.kernel.variant.key())),
+        ("outcome", json!(trial.record.outcome.kind())),
+        ("is_default", json!(trial.record.is_default)),
         ("winner", json!(wins)),
         ("quarantined", json!(trial.quarantined)),
         ("median_us", json!(times.map(|times| times.median_us))),
         ("min_us", json!(times.map(|times| times.min_us))),
         ("iqr_us", json!(times.map(|times| times.iqr_us))),
-        ("samples", json!(trial.samples.len())),
+        ("samples", json!(trial.record.samples.len())),
         ("predicted_us", json!(predicted)),
-        ("bytes", json!(trial.bytes)),
+        ("bytes", json!(trial.record.bytes)),
         ("gbps", json!(gbps)),
         ("share_of_read_ceiling", json!(gbps.zip(ceiling).map(|(gbps, ceiling)| gbps / ceiling))),
         ("error", json!(error)),
@@ -175,7 +175,7 @@ pub fn csv(records: &Records) -> anyhow::Result<String> {
 pub fn json(records: &Records) -> anyhow::Result<String> {
     let lines = rows(records).map(|(trial, fields)| {
         let mut row: Map<String, Value> = fields.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-        row.insert("samples_us".into(), json!(trial.samples));
+        row.insert("samples_us".into(), json!(trial.record.samples));
         serde_json::to_string(&row)
     });
     Ok(format!("{{\"schema\": 1, \"trials\": [\n{}\n]}}\n", lines.collect::<Result<Vec<_>, _>>()?.join(",\n")))

@@ -299,9 +299,9 @@ fn tie(place: usize, cell: &Cell) -> Markup {
     let ties: Vec<_> = cell.near_ties().collect();
     let line = |at: usize| {
         let candidate = ties[at];
-        let split = candidate.trial.split.map_or(String::new(), |split| format!(" {split}"));
+        let split = candidate.trial.record.split.map_or(String::new(), |split| format!(" {split}"));
         html! { li { (format!("+{:.1} % ", 100.0 * (candidate.times.median_us / best - 1.0)))
-        span.name { (breakable(&candidate.trial.kernel.variant.key())) (split) } } }
+        span.name { (breakable(&candidate.trial.record.kernel.variant.key())) (split) } } }
     };
     let shown = ties.len().min(TIES_SHOWN);
     html! {

@@ -26,14 +26,14 @@ pub fn results(records: &Records) -> anyhow::Result<String> {
 }
 
 fn result(trial: &Trial) -> Option<Value> {
-    let invalidity = invalidity(&trial.outcome)?;
+    let invalidity = invalidity(&trial.record.outcome)?;
     let fields = configuration(trial).into_iter().filter(|(_, value)| !value.is_null());
     let configuration: Map<String, Value> = fields.map(|(name, value)| (name.to_string(), value)).collect();
-    let runtimes: Vec<f64> = trial.samples.iter().map(|us| us / 1e3).collect();
+    let runtimes: Vec<f64> = trial.record.samples.iter().map(|us| us / 1e3).collect();
     let measurements = trial.times.map_or_else(Vec::new, |times| {
         vec![
             json!({ "name": "time", "value": times.median_us / 1e3, "unit": "ms" }),
-            json!({ "name": "bandwidth", "value": trial.bytes as f64 / times.median_us / 1e3, "unit": "GB/s" }),
+            json!({ "name": "bandwidth", "value": trial.record.bytes as f64 / times.median_us / 1e3, "unit": "GB/s" }),
         ]
     });
     Some(json!({
