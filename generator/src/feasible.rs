@@ -206,7 +206,8 @@ mod tests {
         }
     }
 
-    /// 65,536 registers, 16 warps: 128 a lane. Eight query rows fit, 32 do not.
+    /// 65,536 registers: 128 a lane for 16 warps, where eight query rows fit; 255 for eight warps, where 32 rows and
+    /// their scores of 64 tokens do not.
     #[test]
     fn registers_and_shared_memory_are_a_share_of_the_sm() {
         let Problem::Decode(problem) = problems(Preset::Quick, &[Operation::Decode])[0] else { unreachable!() };
@@ -224,7 +225,7 @@ mod tests {
         let check = |variant| feasible(&Problem::Decode(problem), &Variant::Decode(variant), Target::Sm90a);
         assert_eq!(check(variant), Ok(()));
         let wide = Problem::Decode(DecodeProblem { group: 16, q_len: 2, ..problem });
-        let wide_tile = DecodeVariant { query_tile: 32, ..variant };
+        let wide_tile = DecodeVariant { query_tile: 32, tile_tokens: 64, blocks_per_sm: 2, ..variant };
         assert_eq!(feasible(&wide, &Variant::Decode(wide_tile), Target::Sm90a), Err(Rejection::TooManyRegisters));
         let deep = DecodeVariant { staging: Staging::CpAsync { stages: 8 }, ..variant };
         assert_eq!(check(deep), Err(Rejection::TooMuchShared));

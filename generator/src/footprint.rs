@@ -28,7 +28,7 @@ pub(crate) struct SharedPlan {
     pub queries: u32,
     /// `warps * stages` tiles.
     pub rings: u32,
-    /// States of half the warps.
+    /// A state of each warp.
     pub merge: u32,
 }
 
@@ -43,7 +43,7 @@ impl SharedPlan {
             table: if uses_table { 256 * 8 } else { 0 },
             queries: if variant.k_path.mma == Mma::Wgmma { variant.query_tile * problem.head_dim } else { 0 },
             rings: variant.warps * stages * variant.tile_tokens * problem.kv_format.token_bytes(problem.head_dim),
-            merge: variant.warps / 2 * state_bytes(problem, variant),
+            merge: variant.warps * state_bytes(problem, variant),
         }
     }
 

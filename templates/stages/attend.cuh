@@ -3,10 +3,8 @@
 // One tile whose K and V blocks come from `source.k(b)` and `source.v(b)`; V is zero where no query sees it.
 template <typename Source>
 __device__ __forceinline__ void attend_tile(const Work& work, Lane lane, u32 table, u32 shared_q, const Queries& q, Source& source, int token, State& state) {
-    Scores chains[BLOCKS][CHAINS], s[BLOCKS];
-#pragma unroll
-    for (int b = 0; b < BLOCKS; b++) start_scores(source.k(b), table, shared_q, q, chains[b]);
-    finish_scores(chains, s);
+    Scores s[BLOCKS];
+    score_tile(source, table, shared_q, q, s);
     if constexpr (SOFT_CAP) cap_scores(q, s);
     if (partly_hidden(work, token))
 #pragma unroll

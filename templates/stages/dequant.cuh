@@ -15,12 +15,13 @@ __constant__ Powers POWERS;
 __device__ __forceinline__ u32 shift_left(u32 x, int bits) { return x * POWERS.of[bits]; }
 
 // Codes n[i] (low half) and n[i + 4] (high half) to out[i]: sign to bit 15, the three magnitude bits to 11..9.
+// A code of its own byte plus 0x38 carries its sign from bit 3 to bit 6, three above where f16 has it; what else the sum
+// leaves is masked. Shift and sum are one multiply-add.
 __device__ __forceinline__ void place_nibble_pairs(u32 codes, u32 (&out)[4]) {
-    constexpr u32 SIGN = 0x80008000, MAGNITUDE = 0x0E000E00;
-    out[0] = (shift_left(codes, 9) & MAGNITUDE) | (shift_left(codes, 12) & SIGN);
-    out[1] = (shift_left(codes, 5) & MAGNITUDE) | (shift_left(codes, 8) & SIGN);
-    out[2] = (shift_left(codes, 1) & MAGNITUDE) | (shift_left(codes, 4) & SIGN);
-    out[3] = (shift_right<3>(codes) & MAGNITUDE) | (codes & SIGN);
+    constexpr u32 CODES = 0x0F0F0F0F, CARRY = 0x38383838, PLACED = 0x8E008E00;
+    const u32 even = codes & CODES, odd = codes >> 4 & CODES;
+    out[0] = (shift_left(even, 9) + (CARRY << 9)) & PLACED, out[2] = (shift_left(even, 1) + (CARRY << 1)) & PLACED;
+    out[1] = (shift_left(odd, 9) + (CARRY << 9)) & PLACED, out[3] = (shift_left(odd, 1) + (CARRY << 1)) & PLACED;
 }
 
 // Magnitudes of eight codes as E4M3 bytes in order: picked from the table entry with the codes as selectors.

@@ -1,8 +1,12 @@
-// Merging partial softmax states: between the warps of a block, and between the splits of a request. A state travels
-// as its lane's registers, FLOATS of them, 32 lanes side by side.
+// Merging partial softmax states: those of the warps of a block, then those of the splits of a request. A state travels
+// as its lane's registers, STATE_FLOATS of them, 32 lanes side by side.
 
 constexpr int OUT_FLOATS = O_TILES * Q_BLOCKS * 4;
 constexpr int STATE_FLOATS = OUT_FLOATS + 2 * SLOTS;
+// A warp's slice of a merged state: its output tiles. Straight operands store tiles in pairs; warps past the last have none.
+constexpr int SLICE_TILES = larger(O_TILES / WARPS, SWAPPED ? 1 : 2);
+constexpr int SLICES = O_TILES / SLICE_TILES;
+typedef Part<SLICE_TILES> Slice;
 
 __device__ __forceinline__ void clear(State& state) {
 #pragma unroll
@@ -23,42 +27,60 @@ __device__ __forceinline__ void reduce_sums(State& state) {
         for (int slot = 0; slot < SLOTS; slot++) state.sum[slot] += __shfl_xor_sync(0xFFFFFFFF, state.sum[slot], lanes);
 }
 
-// `to` is this lane's first float of a state; the next is 32 further.
-__device__ __forceinline__ void store_state(float* to, const State& state) {
+// Stores tiles `tile`.. of a state, and with the first its maxima and sums. `to` is this lane's first float of the state;
+// the next is 32 further.
+template <int TILES>
+__device__ __forceinline__ void store_state(float* to, int tile, const Part<TILES>& state) {
+    if (tile == 0)
 #pragma unroll
-    for (int slot = 0; slot < SLOTS; slot++) to[32 * slot] = state.max[slot], to[32 * (SLOTS + slot)] = state.sum[slot];
+        for (int slot = 0; slot < SLOTS; slot++) to[32 * slot] = state.max[slot], to[32 * (SLOTS + slot)] = state.sum[slot];
+    to += 32 * (2 * SLOTS + tile * Q_BLOCKS * 4);
 #pragma unroll
-    for (int n = 0; n < OUT_FLOATS; n++) to[32 * (2 * SLOTS + n)] = state.out[n / 4 / Q_BLOCKS][n / 4 % Q_BLOCKS][n % 4];
+    for (int o = 0; o < TILES; o++)
+#pragma unroll
+        for (int b = 0; b < Q_BLOCKS; b++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[32 * ((o * Q_BLOCKS + b) * 4 + i)] = state.out[o][b][i];
 }
 
-// state := state merged with the stored one. Sums must be the rows' own.
-__device__ __forceinline__ void merge_state(const Queries& q, const float* from, State& state) {
-    float mine[SLOTS], other[SLOTS];
+// Tiles `tile`.. of the stored states first, first + step, .. below `count`, merged. Their sums must be the rows' own.
+template <int TILES>
+__device__ __forceinline__ void merge_states(const Queries& q, const float* states, int first, int step, int count, int tile, Part<TILES>& merged) {
+    merged = {};
 #pragma unroll
-    for (int slot = 0; slot < SLOTS; slot++) {
-        const float max = from[32 * slot], next = fmaxf(state.max[slot], max);
-        const bool empty = next == -INFINITY_F32;       // both: -inf - -inf would be NaN
-        mine[slot] = empty ? 1.0f : exp2_approx((state.max[slot] - next) * q.scale[slot]);
-        other[slot] = empty ? 1.0f : exp2_approx((max - next) * q.scale[slot]);
-        state.max[slot] = next;
-        state.sum[slot] = state.sum[slot] * mine[slot] + from[32 * (SLOTS + slot)] * other[slot];
-    }
+    for (int slot = 0; slot < SLOTS; slot++) merged.max[slot] = -INFINITY_F32;
+#pragma unroll 2
+    for (int n = first; n < count; n += step) {
+        const float* state = states + n * STATE_FLOATS * 32;
+        float mine[SLOTS], other[SLOTS];
 #pragma unroll
-    for (int n = 0; n < OUT_FLOATS; n++) {
-        float& out = state.out[n / 4 / Q_BLOCKS][n / 4 % Q_BLOCKS][n % 4];
-        const int slot = 2 * (n / 4 % Q_BLOCKS) + slot_of(n % 4);
-        out = out * mine[slot] + from[32 * (2 * SLOTS + n)] * other[slot];
+        for (int slot = 0; slot < SLOTS; slot++) {
+            const float max = state[32 * slot], next = fmaxf(merged.max[slot], max);
+            const bool empty = next == -INFINITY_F32;   // both: -inf - -inf would be NaN
+            mine[slot] = empty ? 1.0f : exp2_approx((merged.max[slot] - next) * q.scale[slot]);
+            other[slot] = empty ? 1.0f : exp2_approx((max - next) * q.scale[slot]);
+            merged.max[slot] = next;
+            merged.sum[slot] = merged.sum[slot] * mine[slot] + state[32 * (SLOTS + slot)] * other[slot];
+        }
+        state += 32 * (2 * SLOTS + tile * Q_BLOCKS * 4);
+#pragma unroll
+        for (int o = 0; o < TILES; o++)
+#pragma unroll
+            for (int b = 0; b < Q_BLOCKS; b++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float& out = merged.out[o][b][i];
+                    const int slot = 2 * b + slot_of(i);
+                    out = out * mine[slot] + state[32 * ((o * Q_BLOCKS + b) * 4 + i)] * other[slot];
+                }
     }
 }
 
-// The states of all warps into warp 0's, halving the warps each round.
-__device__ __forceinline__ void merge_warps(const Queries& q, float* shared, Lane lane, State& state) {
+// This warp's slice of the merged states of all warps; none for warps past the last slice.
+__device__ __forceinline__ void merge_warps(const Queries& q, float* shared, Lane lane, const State& state, Slice& slice) {
     const int warp = threadIdx.x / 32;
-#pragma unroll
-    for (int half = WARPS / 2; half > 0; half /= 2) {
-        __syncthreads();                                // the slots' last readers are done
-        if (warp >= half && warp < 2 * half) store_state(shared + (warp - half) * STATE_FLOATS * 32 + lane.index, state);
-        __syncthreads();
-        if (warp < half) merge_state(q, shared + warp * STATE_FLOATS * 32 + lane.index, state);
-    }
+    __syncthreads();                                    // the last readers of what lay there are done
+    store_state(shared + warp * STATE_FLOATS * 32 + lane.index, 0, state);
+    __syncthreads();
+    if (warp < SLICES) merge_states(q, shared + lane.index, 0, 1, WARPS, warp * SLICE_TILES, slice);
 }

@@ -59,6 +59,9 @@ __device__ __forceinline__ u32 q_f16x2(const u32* slice, float q_scale, float fa
     return f32x2_to_f16x2(q_element(slice, e0) * factor, q_element(slice, e1) * factor);
 }
 
+// Whether each query row is divided by a magnitude of its own.
+constexpr bool ROWS_SCALED = EXACT && OUT_BF16;
+
 // A power of two near the largest element of a bf16 row: divided by it, the row is in f16's range and its large
 // elements are not rounded. The four lanes t of a row agree on it.
 __device__ __forceinline__ float q_row_magnitude(const u32* slice) {
@@ -113,16 +116,17 @@ __device__ __forceinline__ void prepare_queries(const DecodeParams& p, const Raw
         float magnitude[ROWS_A_BLOCK];
 #pragma unroll
         for (int h = 0; h < ROWS_A_BLOCK; h++) {
-            magnitude[h] = EXACT && OUT_BF16 ? q_row_magnitude(raw.words[b][h]) : 1.0f;
+            magnitude[h] = ROWS_SCALED ? q_row_magnitude(raw.words[b][h]) : 1.0f;
             store_operand(raw.words[b][h], p.q_scale, 1.0f / magnitude[h], lane, b, h, shared_q, q);
         }
 #pragma unroll
         for (int s = 0; s < 2; s++) {
+            float scale = base;
             // The lane that loaded the row of this slot knows its magnitude.
-            const float scale = SWAPPED ? __shfl_sync(0xFFFFFFFF, magnitude[0], (2 * lane.t + s) * 4) : magnitude[s % ROWS_A_BLOCK];
-            q.scale[2 * b + s] = base * scale;
+            if constexpr (ROWS_SCALED) scale *= SWAPPED ? __shfl_sync(0xFFFFFFFF, magnitude[0], (2 * lane.t + s) * 4) : magnitude[s % ROWS_A_BLOCK];
+            q.scale[2 * b + s] = scale;
             if constexpr (SOFT_CAP) {
-                q.cap_scale[2 * b + s] = 2.0f * base * scale / p.soft_cap;
+                q.cap_scale[2 * b + s] = 2.0f * scale / p.soft_cap;
                 q.scale[2 * b + s] = p.soft_cap * LOG2E;
             }
         }

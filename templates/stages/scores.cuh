@@ -100,38 +100,49 @@ __device__ __forceinline__ void clear_scores(Scores& s) {
             for (int i = 0; i < 4; i++) s[h][b][i] = 0.0f;
 }
 
-// Starts S for one 16-token block; with wgmma the scores are there after finish_scores.
-__device__ __forceinline__ void start_scores(const KBlock& k, u32 table, u32 shared_q, const Queries& q, Scores (&chains)[CHAINS]) {
-    if constexpr (K_MMA != Mma::wgmma) clear_scores(chains[0]);
-    if constexpr (K_MMA == Mma::f16) score_words_f16<0>(k, table, q, chains[0]);
-    if constexpr (K_MMA == Mma::e4m3) score_steps_e4m3<0>(k, table, q, chains[0]);
-    if constexpr (K_MMA == Mma::wgmma) {
-        Operand a;
-        k_to_e4m3<0>(k, table, a);
-        wgmma_fence();
+// Starts the chains of a 16-token block.
+__device__ __forceinline__ void start_chains(const Operand& a, u32 shared_q, Scores (&chains)[CHAINS]) {
+    wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < Q_E4M3_STEPS; step++) {
-            const u64 b = wgmma_descriptor(shared_q + step * 2 * Q_BLOCKS * 128, Q_BLOCKS * 128, 128);
-            wgmma_e4m3<8 * Q_BLOCKS>(chains[step / CHAIN_STEPS][0], a[step], b, step % CHAIN_STEPS > 0);
-        }
-        wgmma_commit();
+    for (int step = 0; step < Q_E4M3_STEPS; step++) {
+        const u64 b = wgmma_descriptor(shared_q + step * 2 * Q_BLOCKS * 128, Q_BLOCKS * 128, 128);
+        wgmma_e4m3<8 * Q_BLOCKS>(chains[step / CHAIN_STEPS][0], a[step], b, step % CHAIN_STEPS > 0);
     }
+    wgmma_commit();
 }
 
-__device__ __forceinline__ void finish_scores(const Scores (&chains)[BLOCKS][CHAINS], Scores (&s)[BLOCKS]) {
-    if constexpr (K_MMA == Mma::wgmma) wgmma_wait();
+// Waits for the chains of a block and adds them.
+__device__ __forceinline__ void finish_chains(const Scores (&chains)[CHAINS], Scores& s) {
+    wgmma_wait();
 #pragma unroll
-    for (int n = 0; n < BLOCKS; n++)
+    for (int b = 0; b < Q_BLOCKS; b++)
 #pragma unroll
-        for (int h = 0; h < HALVES; h++)
+        for (int i = 0; i < 4; i++) {
+            s[0][b][i] = chains[0][0][b][i];
 #pragma unroll
-            for (int b = 0; b < Q_BLOCKS; b++)
+            for (int c = 1; c < CHAINS; c++) s[0][b][i] += chains[c][0][b][i];
+        }
+}
+
+// Scores of a tile whose K blocks come from `source.k(b)`. A block's chains run while the next block is dequantised, and
+// are added before that one's start: no more than one block's are held.
+template <typename Source>
+__device__ __forceinline__ void score_tile(const Source& source, u32 table, u32 shared_q, const Queries& q, Scores (&s)[BLOCKS]) {
+    Scores chains[BLOCKS][CHAINS];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    s[n][h][b][i] = chains[n][0][h][b][i];
-#pragma unroll
-                    for (int c = 1; c < CHAINS; c++) s[n][h][b][i] += chains[n][c][h][b][i];
-                }
+    for (int b = 0; b < BLOCKS; b++) {
+        const KBlock& k = source.k(b);
+        if constexpr (K_MMA != Mma::wgmma) clear_scores(s[b]);
+        if constexpr (K_MMA == Mma::f16) score_words_f16<0>(k, table, q, s[b]);
+        if constexpr (K_MMA == Mma::e4m3) score_steps_e4m3<0>(k, table, q, s[b]);
+        if constexpr (K_MMA == Mma::wgmma) {
+            Operand a;
+            k_to_e4m3<0>(k, table, a);
+            if (b > 0) finish_chains(chains[b - 1], s[b - 1]);
+            start_chains(a, shared_q, chains[b]);
+        }
+    }
+    if constexpr (K_MMA == Mma::wgmma) finish_chains(chains[BLOCKS - 1], s[BLOCKS - 1]);
 }
 
 // Whether some query row does not see some token of the tile at `token`.

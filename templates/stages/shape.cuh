@@ -13,6 +13,7 @@ __device__ constexpr int word_elements(Format f) { return f == Format::nvfp4 ? 8
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float INFINITY_F32 = __builtin_bit_cast(float, 0x7F800000);
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int larger(int a, int b) { return a < b ? b : a; }
 
 constexpr int THREADS = WARPS * 32;
 constexpr int STEP_TOKENS = WARPS * TILE;               // a tile of each warp
@@ -99,8 +100,11 @@ struct VBlock {                                         // V of 16 tokens: this 
     u32 scales[4][V_SLICE_SCALES];                      // a byte each
 };
 
-struct State {                                          // running softmax and output of a warp
+// Softmax state of a warp, or of several merged, with output tiles of a part of the head dim, or of all of it.
+template <int TILES>
+struct Part {
     float max[SLOTS];                                   // of raw scores
     float sum[SLOTS];                                   // of exp2, this lane's tokens only until merged
-    float out[O_TILES][Q_BLOCKS][4];
+    float out[TILES][Q_BLOCKS][4];
 };
+typedef Part<O_TILES> State;

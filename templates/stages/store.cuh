@@ -4,7 +4,7 @@ __device__ __forceinline__ void store_pair(u8* row, int d, float first, float se
     *(u32*)(row + 2 * d) = OUT_BF16 ? f32x2_to_bf16x2(first, second) : f32x2_to_f16x2(first, second);
 }
 
-__device__ __forceinline__ void store_output(const DecodeParams& p, const Work& work, Lane lane, const Queries& q, const State& state) {
+__device__ __forceinline__ void store_output(const DecodeParams& p, const Work& work, Lane lane, const Queries& q, int slice, const Slice& state) {
     constexpr float LN2 = 0.6931471805599453f;
     constexpr float RESCALE = V_DEQUANT == Dequant::place ? PLACE_SCALE : 1.0f;
 #pragma unroll
@@ -16,52 +16,50 @@ __device__ __forceinline__ void store_output(const DecodeParams& p, const Work& 
         const float sum = state.sum[slot], scale = sum > 0.0f ? p.v_scale * RESCALE / sum : 0.0f;
         u8* row = (u8*)p.out + token * p.out_stride_token + head * p.out_stride_head;
 #pragma unroll
-        for (int o = 0; o < O_TILES; o += SWAPPED ? 1 : 2) {
+        for (int o = 0; o < SLICE_TILES; o += SWAPPED ? 1 : 2) {
             // Two neighbouring elements of the row: rows g, g + 8 of one tile, or one column of two tiles.
-            const int b = slot / 2, s = slot % 2;
+            const int tile = slice * SLICE_TILES + o, b = slot / 2, s = slot % 2;
             if constexpr (SWAPPED) {
-                store_pair(row, v_element(lane.g, 2 * o), state.out[o][b][s] * scale, state.out[o][b][2 + s] * scale);
+                store_pair(row, v_element(lane.g, 2 * tile), state.out[o][b][s] * scale, state.out[o][b][2 + s] * scale);
             } else {
-                store_pair(row, v_element(2 * lane.t, o), state.out[o][b][2 * s] * scale, state.out[o + 1][b][2 * s] * scale);
-                store_pair(row, v_element(2 * lane.t + 1, o), state.out[o][b][2 * s + 1] * scale, state.out[o + 1][b][2 * s + 1] * scale);
+                store_pair(row, v_element(2 * lane.t, tile), state.out[o][b][2 * s] * scale, state.out[o + 1][b][2 * s] * scale);
+                store_pair(row, v_element(2 * lane.t + 1, tile), state.out[o][b][2 * s + 1] * scale, state.out[o + 1][b][2 * s + 1] * scale);
             }
         }
-        const bool writes_lse = SWAPPED ? lane.g == 0 : lane.t == 0;
+        const bool writes_lse = slice == 0 && (SWAPPED ? lane.g == 0 : lane.t == 0);
         if (p.lse != nullptr && writes_lse)
             p.lse[token * heads + head] = sum > 0.0f ? LN2 * (state.max[slot] * q.scale[slot] - P_BIAS + __log2f(sum)) : -INFINITY_F32;
     }
 }
 
-// Publishes this split's state (warp 0's); true in the block that finds all splits of the request published.
-__device__ __forceinline__ bool publish_split(const DecodeParams& p, const Work& work, Lane lane, int group, float* partials, volatile u32* ticket, const State& state) {
-    if (threadIdx.x < 32) {
-        store_state(partials + (long long)work.split * STATE_FLOATS * 32 + lane.index, state);
-        __threadfence();
-        __syncwarp();
-        if (lane.index == 0) *ticket = atomicAdd((u32*)p.workspace + group, 1);
+// Publishes this split's state, a slice a warp; true in the block that finds all splits of the request published.
+__device__ __forceinline__ bool publish_split(const DecodeParams& p, const Work& work, Lane lane, int group, float* partials, volatile u32* ticket, const Slice& slice) {
+    const int warp = threadIdx.x / 32;
+    if (warp < SLICES) store_state(partials + (long long)work.split * STATE_FLOATS * 32 + lane.index, warp * SLICE_TILES, slice);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();                                // this block's part before the ticket,
+        *ticket = atomicAdd((u32*)p.workspace + group, 1);
+        __threadfence();                                // and the others' after it
     }
     __syncthreads();
-    if (*ticket != work.splits - 1) return false;
-    __threadfence();
-    return true;
+    return *ticket == work.splits - 1;
 }
 
 __device__ __forceinline__ void finish(const DecodeParams& p, const Work& work, Lane lane, const Queries& q, float* shared, State& state) {
-    merge_warps(q, shared, lane, state);
+    const int warp = threadIdx.x / 32;
+    Slice slice;
+    merge_warps(q, shared, lane, state, slice);
     if (work.splits > 1) {
         const int group = (work.request * (int)p.kv_heads + work.head) * ROW_TILES + work.row_tile;
         float* partials = (float*)(p.workspace + COUNTER_BYTES) + (long long)group * p.max_splits * STATE_FLOATS * 32;
         // The merge is done with its room: the ticket lies there.
-        if (!publish_split(p, work, lane, group, partials, (volatile u32*)shared, state)) return;
-        clear(state);
-#pragma unroll 2
-        for (int split = threadIdx.x / 32; split < work.splits; split += WARPS)
-            merge_state(q, partials + (long long)split * STATE_FLOATS * 32 + lane.index, state);
-        merge_warps(q, shared, lane, state);
+        if (!publish_split(p, work, lane, group, partials, (volatile u32*)shared, slice)) return;
         if (threadIdx.x == 0) ((u32*)p.workspace)[group] = 0;   // as found, for the next launch
+        merge_states(q, partials + lane.index, warp, WARPS, work.splits, 0, state);
+        merge_warps(q, shared, lane, state, slice);
     }
-    if (threadIdx.x < 32) {
-        if constexpr (SINKS) join_sinks(p, work, lane, q, state);
-        store_output(p, work, lane, q, state);
-    }
+    if (warp >= SLICES) return;
+    if constexpr (SINKS) join_sinks(p, work, lane, q, slice);
+    store_output(p, work, lane, q, warp, slice);
 }

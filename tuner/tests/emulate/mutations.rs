@@ -85,6 +85,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("a wrong query head", Wgmma, "stages/queries.cuh", ["work.head * GROUP + r % GROUP", "work.head + r % GROUP"]),
     // Codes and scales.
     in_batch("nibbles in a wrong order", Place, "stages/dequant.cuh", ["r + 4 * half : 2 * r + half", "2 * r + half : 2 * r + half"]),
+    in_batch("a sign that is not carried on", Place, "stages/dequant.cuh", ["0x38383838", "0x30303030"]),
     in_batch("signs of two nibbles exchanged", Wgmma, "stages/dequant.cuh", ["0x9D8C", "0x9C8D"]),
     in_batch("a byte converted twice", Registers, "stages/convert_e2m1.cuh", ["out[0] = e2m1x2_to_f16x2<0>(codes)", "out[0] = e2m1x2_to_f16x2<1>(codes)"]),
     in_batch("bytes of two tokens mixed up", Fp8Cache, "stages/values.cuh", ["{prmt(first, second, 0x5140)", "{prmt(first, second, 0x5410)"]),
@@ -105,9 +106,10 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("a stale stage", Wgmma, "stages/attend_ring.cuh", ["read = feed.following(read);", ""]),
     // Barriers and fences.
     in_batch("no barrier before the table is read", Fused, "decode.cu.tera", ["__syncthreads();\n    State", "State"]),
-    in_batch("no barrier before warps are merged", Place, "stages/merge.cuh", ["        __syncthreads();\n        if (warp < half)", "        if (warp < half)"]),
-    in_batch("a warp barrier for one lane", Wgmma, "stages/store.cuh", ["if (lane.index == 0) *ticket", "if (lane.index == 0) __syncwarp(), *ticket"]),
-    in_batch("no fence before a split is published", Wgmma, "stages/store.cuh", ["__threadfence();\n        __syncwarp();", "__syncwarp();"]),
+    in_batch("no barrier before warps are merged", Place, "stages/merge.cuh", ["    __syncthreads();\n    if (warp < SLICES)", "    if (warp < SLICES)"]),
+    in_batch("a warp barrier for one lane", Wgmma, "stages/store.cuh", ["        *ticket = atomicAdd", "        __syncwarp(), *ticket = atomicAdd"]),
+    in_batch("no fence before a split is published", Wgmma, "stages/store.cuh", ["        __threadfence();                                // this", "        // this"]),
+    in_batch("no fence before splits are combined", Wgmma, "stages/store.cuh", ["        __threadfence();                                // and", "        // and"]),
     in_batch("no proxy fence after Q is stored", Wgmma, "stages/queries.cuh", ["fence_async_shared();", ";"]),
     in_batch("no wgmma fence", Wgmma, "stages/scores.cuh", ["wgmma_fence();", ""]),
     in_batch("no wgmma wait", Wgmma, "stages/scores.cuh", ["wgmma_wait();", ";"]),
@@ -121,10 +123,10 @@ const MUTATIONS: &[Mutation] = &[
     Mutation { on: On::HugeKey, ..in_batch("sum not rescaled", Place, "stages/softmax.cuh", ["state.sum[slot] *= factor[slot];", ""]) },
     in_batch("log-sum-exp to base 2", Wgmma, "stages/store.cuh", ["LN2 * (state.max", "(state.max"]),
     // Splits.
-    in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["split < work.splits; split += WARPS", "split < work.splits - 1; split += WARPS"]),
+    in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["WARPS, work.splits, 0, state", "WARPS, work.splits - 1, 0, state"]),
     in_batch("a ragged end dropped", Place, "stages/work.cuh", ["- origin + STEP_TOKENS - 1) / STEP_TOKENS", "- origin) / STEP_TOKENS"]),
     Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - next) * q.scale[slot])", "1.0f"]) },
-    in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["!= work.splits - 1", "!= work.splits"]),
+    in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["== work.splits - 1", "== work.splits"]),
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
     // Windows, sinks, soft caps.
     in_windows("a window one token too wide", Features, "stages/work.cuh", ["- work.window, 0)", "- work.window - 1, 0)"]),
@@ -138,9 +140,9 @@ const MUTATIONS: &[Mutation] = &[
     in_windows("the sink of another KV head", Features, "stages/sinks.cuh", ["work.head * GROUP + row % GROUP", "row % GROUP"]),
     in_windows("a sink in log2 units", Features, "stages/sinks.cuh", ["row % GROUP] * LOG2E", "row % GROUP]"]),
     in_windows("a sink without the bias of P", Features, "stages/sinks.cuh", ["sink - next + P_BIAS", "sink - next"]),
-    in_windows("output not weighed against the sink", Features, "stages/sinks.cuh", ["scale_output(state, factor);", ""]),
+    in_windows("output not weighed against the sink", Features, "stages/sinks.cuh", ["[slot / 2][i] *= factor", "[slot / 2][i] *= 1.0f"]),
     in_windows("a reference point that the sink did not move", Features, "stages/sinks.cuh", ["state.max[slot] = next / q.scale[slot];", ""]),
-    in_windows("half of a soft cap's argument", Features, "stages/queries.cuh", ["2.0f * base * scale", "base * scale"]),
+    in_windows("half of a soft cap's argument", Features, "stages/queries.cuh", ["2.0f * scale", "scale"]),
     in_windows("a soft cap in natural units", Features, "stages/queries.cuh", ["p.soft_cap * LOG2E", "p.soft_cap"]),
     // The append.
     in_batch("codes rounded down", Append, "stages/requant.cuh", ["fmaf(q, 2.0f, ROUND)", "fmaf(q, 2.0f, -0.4f) + ROUND"]),
