@@ -109,7 +109,6 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("no barrier before warps are merged", Place, "stages/merge.cuh", ["    __syncthreads();\n    if (warp < SLICES)", "    if (warp < SLICES)"]),
     in_batch("a warp barrier for one lane", Wgmma, "stages/store.cuh", ["        *ticket = atomicAdd", "        __syncwarp(), *ticket = atomicAdd"]),
     in_batch("no fence before a split is published", Wgmma, "stages/store.cuh", ["        __threadfence();                                // this", "        // this"]),
-    in_batch("no fence before splits are combined", Wgmma, "stages/store.cuh", ["        __threadfence();                                // and", "        // and"]),
     in_batch("no proxy fence after Q is stored", Wgmma, "stages/queries.cuh", ["fence_async_shared();", ";"]),
     in_batch("no wgmma fence", Wgmma, "stages/scores.cuh", ["wgmma_fence();", ""]),
     in_batch("no wgmma wait", Wgmma, "stages/scores.cuh", ["wgmma_wait();", ";"]),
