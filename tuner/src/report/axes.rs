@@ -194,6 +194,7 @@ mod tests {
             measurement_policy: None,
             default: None,
             near_ties: Vec::new(),
+            regret: None,
         };
         Cell { winner, candidates }
     }
