@@ -1,6 +1,6 @@
 //! The whole flow on one screen; each stage is a file below.
 //!
-//! cases → space → feasible → render → compile → verify → measure → record → winners → (emulate) → bundle
+//! cases → space → feasible → render → compile → verify → measure → record → winners (→ held out) → (emulate) → bundle
 
 pub mod cache;
 pub mod choices;
@@ -55,6 +55,8 @@ pub struct Request {
     pub db: PathBuf,
     /// Folder of bundles.
     pub out: PathBuf,
+    /// Whether the buckets are measured between the tuned shapes, and split where they serve badly.
+    pub held_out: bool,
     /// Compilers at a time.
     pub jobs: usize,
     /// Which part of the cases, `cases` being that part; then no bundle is written.
@@ -74,6 +76,7 @@ impl Request {
             preset: Preset::Quick,
             db: folder.join("db.sqlite"),
             out: folder.join("out"),
+            held_out: false,
             jobs: 1,
             shard: None,
             command: String::new(),
@@ -132,6 +135,9 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let failed = |c: &&Candidate| beside.iter().chain([&recorder]).any(|r| r.failed_before(c).is_some());
     let pending: Vec<_> = pending.iter().copied().filter(|c| !failed(c)).collect();
     paces.extend(build_and_try(request, &pending, &cache, (&mut recorder, &mut beside), (&progress, stop))?);
+    if request.held_out && stop.reason().is_none() {
+        timing::held_out::measure(request, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
+    }
     if machine.gpu.is_err() {
         let (recorder, cache, progress) = (&mut recorder, &cache, &progress);
         Finalists { request, recorder, cache, progress, stop }.run()?;

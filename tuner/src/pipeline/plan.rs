@@ -109,11 +109,13 @@ fn trials(problem: &Problem, variant: &Variant, shapes: &[Shape], target: Target
     shapes.iter().map(|shape| splits(problem, variant, shape, target, preset).len()).sum()
 }
 
-fn round_ms(trials: usize) -> u64 {
+/// A first look at so many trials, ms.
+pub fn round_ms(trials: usize) -> u64 {
     trials as u64 * (TRIAL_MS + u64::from(ROUND_SAMPLES) * SAMPLE_MS)
 }
 
-fn runoff_ms(shapes: &[Shape]) -> u64 {
+/// The run-offs at `shapes`, ms.
+pub fn runoff_ms(shapes: &[Shape]) -> u64 {
     let round = TRIAL_MS + u64::from(RUNOFF_SAMPLES) * SAMPLE_MS;
     (shapes.len() * (RUNOFF + 1)) as u64 * u64::from(RUNOFF_ROUNDS) * round
 }

@@ -1,0 +1,296 @@
+//! How well buckets serve between the tuned shapes: their winners are timed where two buckets meet, beside those that are
+//! likely to be the best there. A bucket whose winner is too slow at such a shape is split there, and so on in the new
+//! buckets. All of it follows from the trials in the database, so that a run that was cut short goes on.
+
+use super::super::cache::Cache;
+use super::super::pantry::Pantry;
+use super::super::space::yardstick;
+use super::super::{devices, plan};
+use super::*;
+use nvkv_db::{Part, Regret, Serving};
+use nvkv_generator::{default_split, render};
+use nvkv_spec::bucket::{NEAR, held_out, speaks_for};
+use std::sync::mpsc::channel;
+
+/// How often, in one run, buckets are split and what came of it is measured.
+const ROUNDS: usize = 3;
+
+/// The kernels of one problem that may be the best between its buckets.
+pub(super) struct Field {
+    problem: Problem,
+    kernels: Vec<Entrant>,
+}
+
+/// A kernel that was verified on this GPU before: it is the winner, or nearly, or the default of a bucket.
+struct Entrant {
+    candidate: Candidate,
+    artefact: Artefact,
+    error: f64,
+}
+
+/// Measures the regret of every bucket of the problems of `request`, and splits those that have too much of it: on each GPU
+/// whichever problem is next.
+pub fn measure(
+    request: &Request,
+    cache: &Cache,
+    (recorder, beside): (&mut Recorder, &mut [Recorder]),
+    progress: (&Progress, &Stop),
+) -> anyhow::Result<()> {
+    let fields = fields(request, recorder, cache)?;
+    let recorders = [recorder].into_iter().chain(beside);
+    let on = |(board, recorder)| Timing::new(request, board, recorder, progress);
+    let mut timings: Vec<_> = request.machine.boards().into_iter().zip(recorders).map(on).collect();
+    let (sender, ready) = channel();
+    for field in &fields {
+        let _ = sender.send(field); // its other end is here
+    }
+    drop(sender);
+    devices::share(ready, timings.iter_mut().collect(), |timing, field: &Field| timing.measure_buckets(field))
+}
+
+/// The kernels that serve, problem by problem. Those of other templates or of another NVRTC than this run's are left out:
+/// they win nothing any more once this run has tuned their problem.
+pub(super) fn fields(request: &Request, recorder: &Recorder, cache: &Cache) -> anyhow::Result<Vec<Field>> {
+    let Ok(gpu) = &request.machine.gpu else { return Ok(Vec::new()) };
+    let target = request.machine.target;
+    let mut pantry = Pantry::new(request, cache);
+    let mut fields = Vec::new();
+    for (case, (problem, _)) in request.cases.iter().enumerate() {
+        let mut kernels: Vec<Entrant> = Vec::new();
+        for Serving { kernel, error, .. } in recorder.db().serving(&winners_of(*problem, target, gpu))? {
+            let is_default = Some(kernel.variant) == yardstick(problem, target);
+            let source = render(problem, &kernel.variant, target)?;
+            let candidate = Candidate { case, problem: *problem, variant: kernel.variant, is_default, source };
+            let key = recorder.kernel_key(&candidate);
+            if key != kernel.key() || kernels.iter().any(|k| k.candidate.source.id == key.kernel_id) {
+                continue;
+            }
+            if let Some(artefact) = pantry.artefact(&kernel)? {
+                kernels.push(Entrant { candidate, artefact, error });
+            }
+        }
+        fields.push(Field { problem: *problem, kernels });
+    }
+    Ok(fields)
+}
+
+/// The winners of one problem on this GPU.
+fn winners_of(problem: Problem, target: Target, gpu: &GpuEnvironment) -> WinnerFilter {
+    WinnerFilter { environment: Some(gpu.into()), problems: vec![problem], ..WinnerFilter::of(target) }
+}
+
+impl<'a> Timing<'a> {
+    /// Measures the buckets of one problem, splits those that serve badly, and measures the new ones, in rounds.
+    pub(super) fn measure_buckets(&mut self, field: &'a Field) -> anyhow::Result<()> {
+        let verified = |entrant: &'a Entrant| {
+            let Entrant { candidate, artefact, error } = entrant;
+            Ok(Verified { candidate, artefact: artefact.clone(), cubin: artefact.cubin()?, error: *error })
+        };
+        let kernels = field.kernels.iter().map(verified).collect::<anyhow::Result<Vec<_>>>()?;
+        let filter = winners_of(field.problem, self.target, &self.gpu);
+        for round in 1..=ROUNDS {
+            let serving = self.recorder.db().serving(&filter)?;
+            let buckets = buckets(&serving);
+            let held_out = held_out(&buckets);
+            let heats = held_out.iter().map(|&shape| self.entered(&serving, &kernels, shape)).collect::<Vec<_>>();
+            let work = heats.iter().map(|trials| plan::round_ms(trials.len())).sum::<u64>();
+            self.progress.expect(work + plan::runoff_ms(&held_out));
+            let settled = self.settled(&filter)?;
+            for (&shape, trials) in held_out.iter().zip(heats) {
+                if self.stop.reason().is_some() {
+                    return Ok(());
+                }
+                let servers = servers(&serving, &kernels, &speaks_for(&buckets, &shape));
+                let heat = Heat { problem: field.problem, shape, kernels: &kernels, held_out: Some(&servers) };
+                let is_done = |t: &Trial| self.recorder.is_done(heat.candidate(t), shape, t.split);
+                if !settled.contains(&shape) || !trials.iter().all(is_done) {
+                    self.time_held_out(heat, trials)?;
+                }
+            }
+            if self.stop.reason().is_some() || !self.split_buckets(&filter, buckets.len())? {
+                break;
+            }
+            if round == ROUNDS {
+                let problem = field.problem.key();
+                self.progress.note(&format!("{problem}: split in {ROUNDS} rounds; the same command measures the rest"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The launches to compare at `shape`: those that win or nearly win a bucket that is near, and the default's.
+    fn entered(&self, serving: &[Serving], kernels: &[Verified<'a>], shape: Shape) -> Vec<Trial> {
+        let is_near = |(bucket, part): &(Shape, Part)| {
+            *part != Part::Default && bucket.distance(&shape).is_some_and(|distance| distance <= NEAR)
+        };
+        let near = serving.iter().filter(|server| server.at.iter().any(is_near));
+        let mut launches: Vec<_> = near.filter_map(|server| launch(server, kernels)).collect();
+        let default = kernels.iter().position(|kernel| kernel.candidate.is_default);
+        launches.extend(default.map(|kernel| {
+            let Candidate { problem, variant, .. } = kernels[kernel].candidate;
+            (kernel, default_split(problem, variant, &shape, self.target))
+        }));
+        let mut seen = HashSet::new();
+        launches.retain(|launch| seen.insert(*launch));
+        launches.into_iter().map(|(kernel, split)| Trial { kernel, split, timed: None }).collect()
+    }
+
+    /// As [`Self::time`], of these trials alone.
+    fn time_held_out(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<()> {
+        let mut fresh = trials.clone();
+        fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), heat.shape, t.split));
+        self.recall(&mut trials, heat)?;
+        for batch in fresh.chunks(BATCH) {
+            let timed = self.first_look(heat, batch.to_vec())?;
+            merge(&mut trials, &timed);
+        }
+        self.run_off(heat, trials)
+    }
+
+    /// The shapes at which the winners that serve there, and the best, were in a run-off under this driver.
+    fn settled(&self, filter: &WinnerFilter) -> anyhow::Result<HashSet<Shape>> {
+        let (mut settled, mut not) = (HashSet::new(), HashSet::new());
+        for Regret { shape, winner, best, .. } in self.recorder.db().regrets(filter)? {
+            settled.insert(shape);
+            for measured in [winner, best] {
+                if measured.times.rounds <= 1 || self.recorder.db().is_of_another_driver(measured.trial)? {
+                    not.insert(shape);
+                }
+            }
+        }
+        Ok(&settled - &not)
+    }
+
+    /// Splits each of `buckets` buckets that has too much regret at its worst shape, and says what became of all. Whether one
+    /// was split.
+    fn split_buckets(&mut self, filter: &WinnerFilter, buckets: usize) -> anyhow::Result<bool> {
+        let mut worst: Vec<Regret> = Vec::new();
+        for regret in self.recorder.db().regrets(filter)?.into_iter().filter(|regret| !regret.is_split) {
+            match worst.iter_mut().find(|known| known.bucket == regret.bucket) {
+                Some(known) if known.share() >= regret.share() => {}
+                Some(known) => *known = regret,
+                None => worst.push(regret),
+            }
+        }
+        // Where two buckets are worst at one shape, it is split from the worse one.
+        worst.sort_by(|a, b| b.share().total_cmp(&a.share()));
+        let (split, kept): (Vec<_>, Vec<_>) = worst.into_iter().partition(Regret::is_too_much);
+        for Regret { problem, bucket, shape, .. } in &split {
+            self.recorder.split_bucket(problem, shape, bucket)?;
+        }
+        split.iter().for_each(|regret| self.progress.note(&split_line(regret)));
+        if let (Some(largest), true) = (kept.first(), split.is_empty()) {
+            self.progress.note(&kept_line(largest, kept.len(), buckets));
+        }
+        Ok(!split.is_empty())
+    }
+}
+
+/// The shapes that have a winner.
+fn buckets(serving: &[Serving]) -> Vec<Shape> {
+    let parts = serving.iter().flat_map(|server| &server.at);
+    let mut buckets: Vec<_> = parts.filter(|(_, part)| *part == Part::Winner).map(|(bucket, _)| *bucket).collect();
+    buckets.sort();
+    buckets
+}
+
+/// The winners of `buckets`, as launches.
+fn servers(serving: &[Serving], kernels: &[Verified<'_>], buckets: &[Shape]) -> Vec<Launched> {
+    let wins = |server: &&Serving| buckets.iter().any(|&bucket| server.at.contains(&(bucket, Part::Winner)));
+    serving.iter().filter(wins).filter_map(|server| launch(server, kernels)).collect()
+}
+
+/// The kernel, by its index, and the split. An append has none.
+fn launch(server: &Serving, kernels: &[Verified<'_>]) -> Option<Launched> {
+    let is_it = |kernel: &Verified<'_>| kernel.candidate.variant == server.kernel.variant;
+    Some((kernels.iter().position(is_it)?, server.split.unwrap_or(SplitPolicy::Even { splits: 1 })))
+}
+
+fn split_line(regret: &Regret) -> String {
+    let Regret { problem, bucket, shape, winner, best, .. } = regret;
+    format!(
+        "split: {} at {}: the winner takes {:.1} µs at {} and the best {:.1} µs ({:+.1} %); {} is a bucket now",
+        problem.key(),
+        bucket.key(),
+        winner.times.median_us,
+        shape.key(),
+        best.times.median_us,
+        100.0 * regret.share(),
+        shape.key(),
+    )
+}
+
+fn kept_line(largest: &Regret, measured: usize, buckets: usize) -> String {
+    format!(
+        "kept: {}: {measured} of {buckets} buckets measured, regret at most {:.1} % ({} at {})",
+        largest.problem.key(),
+        100.0 * largest.share(),
+        largest.bucket.key(),
+        largest.shape.key(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults::{SHAPES, Tune};
+    use super::*;
+    use crate::worker::fake::{At, Fault};
+
+    const BETWEEN: Shape = Shape::Append { tokens: 128, kv_heads: 8 };
+
+    /// Kernels 0 and 1 win a bucket each. Between them 0 takes twice the time of the others, and is split off there.
+    fn times(tune: &Tune) -> Vec<(At, Fault)> {
+        let at = |n: usize, shape, us: f64| (At::Launch(tune.id(n), shape), Fault::Takes(us));
+        vec![at(0, SHAPES[0], 5.0), at(1, SHAPES[1], 5.0), at(0, BETWEEN, 20.0), at(1, BETWEEN, 9.0)]
+    }
+
+    fn shapes_and_winners(recorder: &Recorder) -> Vec<(Shape, KernelId, Option<f64>)> {
+        let winners = recorder.db().winners(&WinnerFilter::of(Target::Sm90a)).unwrap();
+        winners.into_iter().map(|w| (w.shape, w.kernel.key().kernel_id, w.regret)).collect()
+    }
+
+    #[test]
+    fn a_bucket_that_serves_badly_is_split_and_the_new_ones_are_measured_once() {
+        let tune = Tune::new();
+        let times = times(&tune);
+        tune.run(&times).0.unwrap();
+        let (end, recorder) = tune.measure_buckets(&times);
+        end.unwrap();
+        // Between 64, 128 and 256 tokens all take 10 µs, but for nobody's bucket is that too slow.
+        let expected = [(SHAPES[0], 0), (BETWEEN, 1), (SHAPES[1], 1)].map(|(shape, n)| (shape, tune.id(n), Some(0.0)));
+        assert_eq!(shapes_and_winners(&recorder), expected);
+        let regrets = recorder.db().regrets(&WinnerFilter::of(Target::Sm90a)).unwrap();
+        let split: Vec<_> = regrets.iter().filter(|r| r.is_split).map(|r| (r.bucket, r.shape, r.share())).collect();
+        assert_eq!(split, [(SHAPES[0], BETWEEN, 20.0 / 9.0 - 1.0)]);
+        let tokens = |r: &Regret| match r.shape {
+            Shape::Append { tokens, .. } => tokens,
+            Shape::Decode { .. } => panic!("{r:?}"),
+        };
+        let mut held_out: Vec<_> = regrets.iter().filter(|r| !r.is_split).map(tokens).collect();
+        held_out.sort();
+        assert_eq!(held_out, [91, 91, 181, 181], "of each the two buckets that it lies between");
+        let measured = regrets.iter().flat_map(|r| [&r.winner, &r.best]);
+        assert!(measured.into_iter().all(|m| m.times.rounds == u64::from(RUNOFF_ROUNDS)), "{regrets:?}");
+        drop(recorder);
+        let (end, recorder) = tune.measure_buckets(&times);
+        end.unwrap();
+        assert_eq!(recorder.db().outcomes(recorder.run()).unwrap().len(), 0, "nothing is left to do");
+    }
+
+    #[test]
+    fn a_run_that_is_cut_short_between_buckets_goes_on() {
+        let tune = Tune::new();
+        let times = times(&tune);
+        tune.run(&times).0.unwrap();
+        let gone = (At::Shape(Shape::Append { tokens: 181, kv_heads: 8 }), Fault::Gone);
+        let (end, recorder) = tune.measure_buckets(&[&times[..], &[gone]].concat());
+        assert!(format!("{:#}", end.unwrap_err()).contains("no longer answers"));
+        let done = recorder.db().outcomes(recorder.run()).unwrap()["timed"];
+        assert_eq!(shapes_and_winners(&recorder).len(), 3, "the split is kept");
+        drop(recorder);
+        let (end, recorder) = tune.measure_buckets(&times);
+        end.unwrap();
+        assert!(shapes_and_winners(&recorder).iter().all(|(.., regret)| *regret == Some(0.0)));
+        assert!(recorder.db().outcomes(recorder.run()).unwrap()["timed"] < done, "only what was missing");
+    }
+}
