@@ -26,6 +26,8 @@ pub struct Measured {
 /// A bucket's winner at a shape at the bucket's border, beside the best of all that were timed there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Regret {
+    /// Compile target.
+    pub target: Target,
     /// Where it was measured; of several boards of this model and driver the first.
     pub environment: GpuEnvironment,
     /// The problem.
@@ -107,6 +109,7 @@ impl Db {
                 let named = (places.get(&place.environment), problems.get(&place.problem), shapes.get(&place.shape));
                 let (Some(environment), Some(&problem), Some(&shape)) = named else { continue };
                 regrets.push(Regret {
+                    target: filter.target,
                     environment: environment.clone(),
                     problem,
                     bucket: served.bucket,

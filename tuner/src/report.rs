@@ -5,6 +5,7 @@ pub mod data;
 pub mod export;
 mod heat_map;
 pub mod page;
+pub mod regret;
 mod roofline;
 pub mod t4;
 

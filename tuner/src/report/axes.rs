@@ -200,7 +200,13 @@ mod tests {
     }
 
     fn measured(cells: Vec<Cell>) -> Measured {
-        Measured { target: Target::Sm90a, environment: GpuEnvironment::default(), ceiling_gbps: None, cells }
+        Measured {
+            target: Target::Sm90a,
+            environment: GpuEnvironment::default(),
+            ceiling_gbps: None,
+            cells,
+            regrets: Vec::new(),
+        }
     }
 
     #[test]
