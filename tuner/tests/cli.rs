@@ -276,6 +276,19 @@ fn native_without_a_gpu_says_to_name_the_target() {
 }
 
 #[test]
+fn buckets_are_measured_on_a_gpu_only() {
+    let place = Place::new();
+    let held_out = |arguments: &[&str]| place.tune().arg("--held-out").args(arguments).assert().code(2);
+    held_out(&[]).stderr(contains("--held-out").and(contains("a GPU of sm_100a")));
+    held_out(&["--plan"]).stderr(contains("--held-out"));
+    assert!(place.files().is_empty(), "found out before anything is written");
+    place.nvkv().arg("regret").assert().code(1).stderr(contains("no database at db/nvkv.sqlite"));
+    timed_database(&place, "timed.sqlite", 10.0);
+    let regret = place.nvkv().args(["regret", "--db", "timed.sqlite"]).assert().code(1);
+    regret.stdout(contains("none of 1 buckets was measured")).stderr(contains("nvkv-tune --held-out"));
+}
+
+#[test]
 fn a_missing_compiler_is_named_with_the_command_that_installs_it() {
     let place = Place::new();
     let nowhere = place.path("nowhere");
