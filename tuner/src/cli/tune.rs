@@ -24,8 +24,8 @@ pub struct Args {
     /// Folder of bundles: OUT/<target>/manifest.json and a folder a kernel
     #[arg(long, value_name = "DIR", default_value = "kernels-out")]
     out: PathBuf,
-    /// Then measure, between the tuned shapes, how much slower the winner of the nearest is than the best of those that win
-    /// nearby, and split buckets where that is more than 5 %: `nvkv-tune regret` lists it
+    /// Then measure, between the tuned shapes, how much slower the winner of the nearest is than the best of those nearby, and
+    /// split buckets where that is more than 5 %: `nvkv-tune regret` lists it
     #[arg(long)]
     held_out: bool,
     /// Compilers at a time [default: one a core]

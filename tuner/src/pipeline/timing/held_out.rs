@@ -80,7 +80,8 @@ fn winners_of(problem: Problem, target: Target, gpu: &GpuEnvironment) -> WinnerF
 }
 
 impl<'a> Timing<'a> {
-    /// Measures the buckets of one problem, splits those that serve badly, and measures the new ones, in rounds.
+    /// Measures the buckets of one problem, splits those that serve badly, and measures the new ones, in rounds. A shape that
+    /// was measured is measured again only where another bucket's winner serves there now.
     pub(super) fn measure_buckets(&mut self, field: &'a Field) -> anyhow::Result<()> {
         let verified = |entrant: &'a Entrant| {
             let Entrant { candidate, artefact, error } = entrant;
@@ -92,20 +93,21 @@ impl<'a> Timing<'a> {
             let serving = self.recorder.db().serving(&filter)?;
             let buckets = buckets(&serving);
             let held_out = held_out(&buckets);
-            let heats = held_out.iter().map(|&shape| self.entered(&serving, &kernels, shape)).collect::<Vec<_>>();
-            let work = heats.iter().map(|trials| plan::round_ms(trials.len())).sum::<u64>();
-            self.progress.expect(work + plan::runoff_ms(&held_out));
             let settled = self.settled(&filter)?;
-            for (&shape, trials) in held_out.iter().zip(heats) {
-                if self.stop.reason().is_some() {
-                    return Ok(());
-                }
+            let mut due = Vec::new();
+            for shape in held_out {
                 let servers = servers(&serving, &kernels, &speaks_for(&buckets, &shape));
-                let heat = Heat { problem: field.problem, shape, kernels: &kernels, held_out: Some(&servers) };
-                let is_done = |t: &Trial| self.recorder.is_done(heat.candidate(t), shape, t.split);
-                if !settled.contains(&shape) || !trials.iter().all(is_done) {
-                    self.time_held_out(heat, trials)?;
+                let is_done = |&(k, split): &Launched| self.recorder.is_done(kernels[k].candidate, shape, split);
+                if !settled.contains(&shape) || !servers.iter().all(is_done) {
+                    due.push((shape, servers, self.entered(&serving, &kernels, shape)));
                 }
+            }
+            let work =
+                |(shape, _, trials): &(Shape, _, Vec<Trial>)| plan::round_ms(trials.len()) + plan::runoff_ms(&[*shape]);
+            self.progress.expect(due.iter().map(work).sum());
+            for (shape, servers, trials) in due {
+                let heat = Heat { problem: field.problem, shape, kernels: &kernels, held_out: Some(&servers) };
+                self.time_held_out(heat, trials)?;
             }
             if self.stop.reason().is_some() || !self.split_buckets(&filter, buckets.len())? {
                 break;
@@ -118,18 +120,28 @@ impl<'a> Timing<'a> {
         Ok(())
     }
 
-    /// The launches to compare at `shape`: those that win or nearly win a bucket that is near, and the default's.
+    /// The launches to compare at `shape`: those that win or nearly win a bucket that is near, the kernels of the winners with
+    /// the splits that a tune would try at this shape, and the default's.
     fn entered(&self, serving: &[Serving], kernels: &[Verified<'a>], shape: Shape) -> Vec<Trial> {
-        let is_near = |(bucket, part): &(Shape, Part)| {
-            *part != Part::Default && bucket.distance(&shape).is_some_and(|distance| distance <= NEAR)
-        };
-        let near = serving.iter().filter(|server| server.at.iter().any(is_near));
-        let mut launches: Vec<_> = near.filter_map(|server| launch(server, kernels)).collect();
-        let default = kernels.iter().position(|kernel| kernel.candidate.is_default);
-        launches.extend(default.map(|kernel| {
-            let Candidate { problem, variant, .. } = kernels[kernel].candidate;
-            (kernel, default_split(problem, variant, &shape, self.target))
-        }));
+        let mut launches: Vec<Launched> = Vec::new();
+        for server in serving {
+            let near = |part| {
+                let is_near = |bucket: Shape| bucket.distance(&shape).is_some_and(|distance| distance <= NEAR);
+                server.at.iter().any(|&(bucket, of)| of == part && is_near(bucket))
+            };
+            let Some((kernel, split)) = launch(server, kernels) else { continue };
+            let Candidate { problem, variant, is_default, .. } = kernels[kernel].candidate;
+            if near(Part::Winner) {
+                let splits = splits(problem, variant, &shape, self.target, self.request.preset);
+                launches.extend(splits.into_iter().map(|split| (kernel, split)));
+            }
+            if near(Part::Winner) || near(Part::Near) {
+                launches.push((kernel, split));
+            }
+            if *is_default {
+                launches.push((kernel, default_split(problem, variant, &shape, self.target)));
+            }
+        }
         let mut seen = HashSet::new();
         launches.retain(|launch| seen.insert(*launch));
         launches.into_iter().map(|(kernel, split)| Trial { kernel, split, timed: None }).collect()
