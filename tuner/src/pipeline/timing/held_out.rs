@@ -8,7 +8,7 @@ use super::super::space::yardstick;
 use super::super::{devices, plan};
 use super::*;
 use nvkv_db::{Part, Regret, Serving};
-use nvkv_generator::{default_split, render};
+use nvkv_generator::{Preset, default_split, render};
 use nvkv_spec::bucket::{NEAR, held_out, speaks_for};
 use std::sync::mpsc::channel;
 
@@ -88,6 +88,8 @@ impl<'a> Timing<'a> {
             Ok(Verified { candidate, artefact: artefact.clone(), cubin: artefact.cubin()?, error: *error })
         };
         let kernels = field.kernels.iter().map(verified).collect::<anyhow::Result<Vec<_>>>()?;
+        let candidates: Vec<&Candidate> = field.kernels.iter().map(|entrant| &entrant.candidate).collect();
+        let scope = (self.target, self.request.preset);
         let filter = winners_of(field.problem, self.target, &self.gpu);
         for round in 1..=ROUNDS {
             let serving = self.recorder.db().serving(&filter)?;
@@ -96,18 +98,19 @@ impl<'a> Timing<'a> {
             let settled = self.settled(&filter)?;
             let mut due = Vec::new();
             for shape in held_out {
-                let servers = servers(&serving, &kernels, &speaks_for(&buckets, &shape));
-                let is_done = |&(k, split): &Launched| self.recorder.is_done(kernels[k].candidate, shape, split);
+                let servers = servers(&serving, &candidates, &speaks_for(&buckets, &shape));
+                let is_done = |&(k, split): &Launched| self.recorder.is_done(candidates[k], shape, split);
                 if !settled.contains(&shape) || !servers.iter().all(is_done) {
-                    due.push((shape, servers, self.entered(&serving, &kernels, shape)));
+                    due.push((shape, servers, entered(&serving, &candidates, shape, scope)));
                 }
             }
-            let work =
-                |(shape, _, trials): &(Shape, _, Vec<Trial>)| plan::round_ms(trials.len()) + plan::runoff_ms(&[*shape]);
+            let work = |(shape, _, launches): &(Shape, _, Vec<Launched>)| {
+                plan::round_ms(launches.len()) + plan::runoff_ms(&[*shape])
+            };
             self.progress.expect(due.iter().map(work).sum());
-            for (shape, servers, trials) in due {
+            for (shape, servers, launches) in due {
                 let heat = Heat { problem: field.problem, shape, kernels: &kernels, held_out: Some(&servers) };
-                self.time_held_out(heat, trials)?;
+                self.time_held_out(heat, launches)?;
             }
             if self.stop.reason().is_some() || !self.split_buckets(&filter, buckets.len())? {
                 break;
@@ -120,35 +123,10 @@ impl<'a> Timing<'a> {
         Ok(())
     }
 
-    /// The launches to compare at `shape`: those that win or nearly win a bucket that is near, the kernels of the winners with
-    /// the splits that a tune would try at this shape, and the default's.
-    fn entered(&self, serving: &[Serving], kernels: &[Verified<'a>], shape: Shape) -> Vec<Trial> {
-        let mut launches: Vec<Launched> = Vec::new();
-        for server in serving {
-            let near = |part| {
-                let is_near = |bucket: Shape| bucket.distance(&shape).is_some_and(|distance| distance <= NEAR);
-                server.at.iter().any(|&(bucket, of)| of == part && is_near(bucket))
-            };
-            let Some((kernel, split)) = launch(server, kernels) else { continue };
-            let Candidate { problem, variant, is_default, .. } = kernels[kernel].candidate;
-            if near(Part::Winner) {
-                let splits = splits(problem, variant, &shape, self.target, self.request.preset);
-                launches.extend(splits.into_iter().map(|split| (kernel, split)));
-            }
-            if near(Part::Winner) || near(Part::Near) {
-                launches.push((kernel, split));
-            }
-            if *is_default {
-                launches.push((kernel, default_split(problem, variant, &shape, self.target)));
-            }
-        }
-        let mut seen = HashSet::new();
-        launches.retain(|launch| seen.insert(*launch));
-        launches.into_iter().map(|(kernel, split)| Trial { kernel, split, timed: None }).collect()
-    }
-
-    /// As [`Self::time`], of these trials alone.
-    fn time_held_out(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<()> {
+    /// As [`Self::time`], of these launches alone.
+    fn time_held_out(&mut self, heat: Heat<'_, 'a>, launches: Vec<Launched>) -> anyhow::Result<()> {
+        let trial = |(kernel, split)| Trial { kernel, split, timed: None };
+        let mut trials: Vec<Trial> = launches.into_iter().map(trial).collect();
         let mut fresh = trials.clone();
         fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), heat.shape, t.split));
         self.recall(&mut trials, heat)?;
@@ -198,6 +176,38 @@ impl<'a> Timing<'a> {
     }
 }
 
+/// The launches to compare at `shape`: those that win or nearly win a bucket that is near, the kernels of the winners with
+/// the splits that a tune would try at this shape, and the default's.
+fn entered(
+    serving: &[Serving],
+    kernels: &[&Candidate],
+    shape: Shape,
+    (target, preset): (Target, Preset),
+) -> Vec<Launched> {
+    let mut launches: Vec<Launched> = Vec::new();
+    for server in serving {
+        let near = |part| {
+            let is_near = |bucket: Shape| bucket.distance(&shape).is_some_and(|distance| distance <= NEAR);
+            server.at.iter().any(|&(bucket, of)| of == part && is_near(bucket))
+        };
+        let Some((kernel, split)) = launch(server, kernels) else { continue };
+        let Candidate { problem, variant, is_default, .. } = kernels[kernel];
+        if near(Part::Winner) {
+            let splits = splits(problem, variant, &shape, target, preset);
+            launches.extend(splits.into_iter().map(|split| (kernel, split)));
+        }
+        if near(Part::Winner) || near(Part::Near) {
+            launches.push((kernel, split));
+        }
+        if *is_default {
+            launches.push((kernel, default_split(problem, variant, &shape, target)));
+        }
+    }
+    let mut seen = HashSet::new();
+    launches.retain(|launch| seen.insert(*launch));
+    launches
+}
+
 /// The shapes that have a winner.
 fn buckets(serving: &[Serving]) -> Vec<Shape> {
     let parts = serving.iter().flat_map(|server| &server.at);
@@ -207,14 +217,14 @@ fn buckets(serving: &[Serving]) -> Vec<Shape> {
 }
 
 /// The winners of `buckets`, as launches.
-fn servers(serving: &[Serving], kernels: &[Verified<'_>], buckets: &[Shape]) -> Vec<Launched> {
+fn servers(serving: &[Serving], kernels: &[&Candidate], buckets: &[Shape]) -> Vec<Launched> {
     let wins = |server: &&Serving| buckets.iter().any(|&bucket| server.at.contains(&(bucket, Part::Winner)));
     serving.iter().filter(wins).filter_map(|server| launch(server, kernels)).collect()
 }
 
 /// The kernel, by its index, and the split. An append has none.
-fn launch(server: &Serving, kernels: &[Verified<'_>]) -> Option<Launched> {
-    let is_it = |kernel: &Verified<'_>| kernel.candidate.variant == server.kernel.variant;
+fn launch(server: &Serving, kernels: &[&Candidate]) -> Option<Launched> {
+    let is_it = |kernel: &&Candidate| kernel.variant == server.kernel.variant;
     Some((kernels.iter().position(is_it)?, server.split.unwrap_or(SplitPolicy::Even { splits: 1 })))
 }
 
@@ -246,7 +256,10 @@ fn kept_line(largest: &Regret, measured: usize, buckets: usize) -> String {
 mod tests {
     use super::super::faults::{SHAPES, Tune};
     use super::*;
+    use crate::pipeline::space::{Space, render_all};
     use crate::worker::fake::{At, Fault};
+    use nvkv_db::KernelRecord;
+    use nvkv_spec::Lengths;
 
     const BETWEEN: Shape = Shape::Append { tokens: 128, kv_heads: 8 };
 
@@ -287,6 +300,51 @@ mod tests {
         let (end, recorder) = tune.measure_buckets(&times);
         end.unwrap();
         assert_eq!(recorder.db().outcomes(recorder.run()).unwrap().len(), 0, "nothing is left to do");
+    }
+
+    #[test]
+    fn what_is_best_nearby_competes_with_its_own_splits_and_the_default_with_those_of_the_shape() {
+        let (target, preset) = (Target::Sm90a, Preset::Quick);
+        let problem = nvkv_generator::problems(preset, &[nvkv_spec::Operation::Decode])[0];
+        let candidates = render_all(&[Space::new(problem, target, preset)], target).unwrap();
+        let default = candidates.iter().find(|candidate| candidate.is_default).unwrap();
+        let others: Vec<_> = candidates.iter().filter(|candidate| !candidate.is_default).take(3).collect();
+        let kernels = [others[0], default, others[1], others[2]];
+        let shape = |batch, context| Shape::Decode { batch, context, kv_heads: 8, lengths: Lengths::Equal };
+        let (here, far) = (shape(64, 4096), shape(1, 65_536));
+        let even = |splits| SplitPolicy::Even { splits };
+        let serving = |kernel: usize, splits, at: (Shape, Part)| Serving {
+            kernel: KernelRecord {
+                target,
+                problem,
+                variant: kernels[kernel].variant,
+                source_hash: kernels[kernel].source.hash.clone(),
+                nvrtc: "13.0".into(),
+                generator: "0".into(),
+                compiled: None,
+            },
+            split: Some(even(splits)),
+            error: 0.0,
+            at: vec![at],
+        };
+        let serving = [
+            serving(0, 77, (here, Part::Winner)),
+            serving(1, 78, (far, Part::Default)),
+            serving(2, 79, (here, Part::Near)),
+            serving(3, 80, (far, Part::Winner)),
+        ];
+        let between = shape(64, 8192);
+        let mut launches = entered(&serving, &kernels, between, (target, preset));
+        let mut expected = vec![(0, even(77)), (2, even(79))];
+        expected.push((1, default_split(&problem, &default.variant, &between, target)));
+        let of_shape = splits(&problem, &kernels[0].variant, &between, target, preset);
+        assert!(!of_shape.is_empty() && between.distance(&far).is_some_and(|distance| distance > NEAR));
+        expected.extend(of_shape.into_iter().map(|split| (0, split)));
+        launches.sort();
+        expected.sort();
+        assert_eq!(launches, expected);
+        let between_servers = speaks_for(&buckets(&serving), &between);
+        assert_eq!((servers(&serving, &kernels, &between_servers), between_servers), (vec![(0, even(77))], vec![here]));
     }
 
     #[test]
