@@ -25,10 +25,11 @@ pub mod target;
 pub mod timing;
 
 use crate::bundle::{self, Written};
+use crate::report::regret::Summary;
 use choices::Choice;
 use compile::Built;
 use finalists::Finalists;
-use nvkv_db::{Failure, NewRun};
+use nvkv_db::{Db, DbError, EnvironmentKey, Failure, NewRun, WinnerFilter};
 use nvkv_generator::Preset;
 use nvkv_spec::{GpuEnvironment, Target, Toolchain};
 use progress::Progress;
@@ -95,6 +96,8 @@ pub struct Tuned {
     pub bundle: Option<Written>,
     /// Why the run ended before its work was done.
     pub stopped: Option<&'static str>,
+    /// What the buckets of its problems cost; none where that was not asked for.
+    pub regret: Option<Summary>,
     /// How fast it was; none where nothing was timed.
     pub pace: Option<timing::Summary>,
 }
@@ -155,6 +158,7 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
         failures,
         bundle: written,
         stopped: stop.reason(),
+        regret: request.held_out.then(|| regret(request, recorder.db())).transpose()?,
         pace: timing::Pace::together(&paces),
     })
 }
@@ -210,6 +214,14 @@ fn time<'a>(
         })
     })?;
     Ok(timings.iter().map(Timing::pace).collect())
+}
+
+/// What the buckets of the problems of `request` cost on its GPU.
+fn regret(request: &Request, db: &Db) -> Result<Summary, DbError> {
+    let environment = request.machine.gpu.as_ref().ok().map(EnvironmentKey::from);
+    let problems = request.cases.iter().map(|(problem, _)| *problem).collect();
+    let filter = WinnerFilter { environment, problems, ..WinnerFilter::of(request.machine.target) };
+    Ok(Summary::new(&db.winners(&filter)?, &db.regrets(&filter)?))
 }
 
 fn new_run(request: &Request, toolchain: &Toolchain, gpu: Option<&GpuEnvironment>) -> NewRun {

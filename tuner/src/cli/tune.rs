@@ -169,6 +169,9 @@ fn conclude(request: &Request, tuned: &Tuned) {
         None if request.shard.is_some() => conclude_shard(request),
         None => eprintln!("nothing usable came out: no bundle was written"),
     }
+    if let Some(regret) = &tuned.regret {
+        eprintln!("{}; `nvkv-tune regret` lists them", regret.text());
+    }
     if let Some(pace) = &tuned.pace {
         eprintln!("{}", report::pace(pace));
     }

@@ -348,6 +348,21 @@ mod tests {
     }
 
     #[test]
+    fn the_plan_counts_what_is_between_the_shapes_where_that_is_asked_for() {
+        let machine = crate::pipeline::target::Machine {
+            target: Target::Sm90a,
+            gpu: Ok(GpuEnvironment::default()),
+            device: 0,
+            beside: Vec::new(),
+        };
+        let request = Request::of_appends(machine, std::path::Path::new("none"), SHAPES.to_vec());
+        let without = plan::Plan::new(&request);
+        let with = plan::Plan::new(&Request { held_out: true, ..request });
+        assert_eq!((without.held_out, with.held_out), (0, held_out(&SHAPES).len()));
+        assert!(with.held_out == 1 && with.timings > without.timings && with.seconds >= without.seconds);
+    }
+
+    #[test]
     fn a_run_that_is_cut_short_between_buckets_goes_on() {
         let tune = Tune::new();
         let times = times(&tune);
