@@ -53,7 +53,7 @@ fn the_regret_is_the_winners_time_over_the_best_at_the_shape_between() {
     // It goes with the winner, wherever that goes; a shape that is held out wins nothing.
     assert_eq!(winners(&db), [(low, id(4), Some(0.21)), (high, id(8), Some(0.1))]);
     let of_high = db.regrets(&WinnerFilter { shape: Some(high), ..ALL() }).unwrap();
-    assert_eq!(of_high, [second.clone()]);
+    assert_eq!(of_high, std::slice::from_ref(second));
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn tables(regrets: &[Regret]) -> String {
     let mut places: Vec<(Target, EnvironmentKey, Vec<Regret>)> = Vec::new();
     for regret in regrets {
         let (target, place) = (regret.target, EnvironmentKey::from(&regret.environment));
-        match places.iter_mut().find(|(of, at, _)| (*of, &*at) == (target, &place)) {
+        match places.iter_mut().find(|(of, at, _)| *of == target && *at == place) {
             Some((.., rows)) => rows.push(regret.clone()),
             None => places.push((target, place, vec![regret.clone()])),
         }
