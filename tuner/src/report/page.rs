@@ -2,7 +2,7 @@
 
 use super::axes::{Axis, Value, contributions, geometric_mean};
 use super::data::{Cell, FailureGroup, Measured, Report, order};
-use super::regret::{Summary, verdict};
+use super::regret::{Summary, remark, verdict};
 use super::{heat_map, roofline, two_digits};
 use crate::gpu::GpuState;
 use indicatif::{HumanBytes, HumanCount};
@@ -359,7 +359,7 @@ fn regret_row(place: usize, regret: &Regret) -> Markup {
             td.n data-v=(winner.times.median_us) { (micros(winner.times.median_us)) }
             td.n data-v=(best.times.median_us) { (micros(best.times.median_us)) }
             td.n data-v=(regret.share()) { (percent_1(regret.share())) }
-            td { (verdict(regret)) @if regret.is_noise() { span.quiet { ", within noise" } } }
+            td { (verdict(regret)) span.quiet { (remark(regret)) } }
         }
     }
 }

@@ -16,6 +16,17 @@ pub fn verdict(regret: &Regret) -> &'static str {
     }
 }
 
+/// What is to be said of a difference that may be none.
+pub fn remark(regret: &Regret) -> &'static str {
+    if regret.winner.trial == regret.best.trial {
+        ", the best"
+    } else if regret.is_noise() {
+        ", within noise"
+    } else {
+        ""
+    }
+}
+
 /// All buckets in numbers. A bucket's regret is the largest of the shapes that it still serves.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -56,7 +67,7 @@ impl Summary {
         };
         format!(
             "{measured} of {buckets} buckets measured: regret {} at most, median {}, {} ({small}) with at most {}; \
-             {split} were split off",
+             {split} split off",
             percent(largest),
             percent(median),
             percent(*small as f64 / *measured as f64),
@@ -72,7 +83,6 @@ pub fn table(regrets: &[Regret]) -> String {
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for regret in regrets {
         let Regret { bucket, shape, winner, best, .. } = regret;
-        let noise = if regret.is_noise() { ", within noise" } else { "" };
         table.add_row([
             bucket.key(),
             variant(winner).into(),
@@ -81,7 +91,7 @@ pub fn table(regrets: &[Regret]) -> String {
             format!("{:.1}", winner.times.median_us),
             format!("{:.1}", best.times.median_us),
             percent(regret.share()),
-            format!("{}{noise}", verdict(regret)),
+            format!("{}{}", verdict(regret), remark(regret)),
         ]);
     }
     for column in table.column_iter_mut().skip(4).take(3) {
