@@ -54,7 +54,7 @@ pub use model::{
 };
 pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
-pub use regret::{Measured, Part, Regret, Serving};
+pub use regret::{Buckets, Measured, Part, Regret, Serving};
 pub use timed::{MeasuredOn, TimedTrial, TimedTrials};
 pub use times::Times;
 pub use trials::{Run, Trial};

@@ -89,71 +89,34 @@ pub enum Part {
     Default,
 }
 
+/// What is known of the buckets of some problems.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buckets {
+    /// The kernels and splits that win them, nearly win them or are their default, each once, in the order recorded: those of
+    /// the run-offs that are still ahead.
+    pub serving: Vec<Serving>,
+    /// What [`Db::regrets`] says of them.
+    pub regrets: Vec<Regret>,
+}
+
 impl Db {
     /// Each bucket's winner at each shape that was held out there, or split from it, in order of problem, bucket and shape.
     /// A bucket is that of `filter.shape` where one is given.
     pub fn regrets(&self, filter: &WinnerFilter) -> Result<Vec<Regret>, DbError> {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
-            let contests = decide(&field.at_buckets);
             let shapes = shapes(c).await?;
-            let rows: Vec<(i64, Json<Problem>)> =
-                sqlx::query_as("SELECT id, json FROM problems").fetch_all(&mut *c).await?;
-            let problems: HashMap<i64, Problem> = rows.into_iter().map(|(id, problem)| (id, problem.0)).collect();
-            let rows: Vec<PlatformRow> = sqlx::query_as("SELECT * FROM environments").fetch_all(c).await?;
-            let places: HashMap<i64, GpuEnvironment> =
-                rows.into_iter().map(|row| (row.id, row.environment.into())).collect();
-            let mut regrets = Vec::new();
-            for served in served(&field, &contests, &shapes) {
-                let place = served.at.place;
-                let named = (places.get(&place.environment), problems.get(&place.problem), shapes.get(&place.shape));
-                let (Some(environment), Some(&problem), Some(&shape)) = named else { continue };
-                regrets.push(Regret {
-                    target: filter.target,
-                    environment: environment.clone(),
-                    problem,
-                    bucket: served.bucket,
-                    shape,
-                    winner: measured(served.at)?,
-                    best: measured(served.best)?,
-                    is_split: served.at.role != Role::HeldOut,
-                });
-            }
-            regrets.retain(|regret| filter.shape.is_none_or(|shape| shape == regret.bucket));
-            regrets.sort_by_key(|r| {
-                (r.problem.key(), r.bucket, r.shape, r.environment.name.clone(), r.environment.driver.clone())
-            });
-            Ok(regrets)
+            regrets(c, filter, served(&field, &decide(&field.at_buckets), &shapes), &shapes).await
         })
     }
 
-    /// The kernels and splits that win the buckets of `filter`, nearly win them or are their default, each once, in the order
-    /// recorded: those of the run-offs that are still ahead.
-    pub fn serving(&self, filter: &WinnerFilter) -> Result<Vec<Serving>, DbError> {
+    /// The same with the kernels that may be the best between the buckets.
+    pub fn buckets(&self, filter: &WinnerFilter) -> Result<Buckets, DbError> {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
             let (contests, shapes) = (decide(&field.at_buckets), shapes(c).await?);
-            let mut parts: HashMap<i64, (Shape, Part)> = HashMap::new();
-            for Contest { winner, default, near } in &contests {
-                let Some(&bucket) = shapes.get(&winner.place.shape) else { continue };
-                let near = near.iter().filter(|near| near.times.rounds >= winner.times.rounds);
-                parts.extend(default.map(|default| (default.trial, (bucket, Part::Default))));
-                parts.extend(near.map(|near| (near.trial, (bucket, Part::Near))));
-                parts.insert(winner.trial, (bucket, Part::Winner));
-            }
-            let trials = Json(parts.keys().collect::<Vec<_>>());
-            let rows: Vec<ServingRow> = sqlx::query_as(SERVING).bind(trials).fetch_all(c).await?;
-            let mut all: Vec<Serving> = Vec::new();
-            for row in rows {
-                let (kernel, split, part) = (row.kernel.record()?, row.split, parts.get(&row.trial));
-                match all.iter_mut().find(|s| s.split == split && s.kernel == kernel) {
-                    Some(known) => known.at.extend(part),
-                    None => {
-                        all.push(Serving { kernel, split, error: row.error, at: part.into_iter().copied().collect() })
-                    }
-                }
-            }
-            Ok(all)
+            let regrets = regrets(c, filter, served(&field, &contests, &shapes), &shapes).await?;
+            Ok(Buckets { serving: serving(c, &contests, &shapes).await?, regrets })
         })
     }
 
@@ -181,6 +144,65 @@ impl Db {
             .map(drop)
         })
     }
+}
+
+async fn regrets(
+    c: &mut SqliteConnection,
+    filter: &WinnerFilter,
+    served: Vec<Served<'_>>,
+    shapes: &HashMap<i64, Shape>,
+) -> Result<Vec<Regret>, sqlx::Error> {
+    let rows: Vec<(i64, Json<Problem>)> = sqlx::query_as("SELECT id, json FROM problems").fetch_all(&mut *c).await?;
+    let problems: HashMap<i64, Problem> = rows.into_iter().map(|(id, problem)| (id, problem.0)).collect();
+    let rows: Vec<PlatformRow> = sqlx::query_as("SELECT * FROM environments").fetch_all(c).await?;
+    let places: HashMap<i64, GpuEnvironment> = rows.into_iter().map(|row| (row.id, row.environment.into())).collect();
+    let mut regrets = Vec::new();
+    for served in served {
+        let place = served.at.place;
+        let named = (places.get(&place.environment), problems.get(&place.problem), shapes.get(&place.shape));
+        let (Some(environment), Some(&problem), Some(&shape)) = named else { continue };
+        regrets.push(Regret {
+            target: filter.target,
+            environment: environment.clone(),
+            problem,
+            bucket: served.bucket,
+            shape,
+            winner: measured(served.at)?,
+            best: measured(served.best)?,
+            is_split: served.at.role != Role::HeldOut,
+        });
+    }
+    regrets.retain(|regret| filter.shape.is_none_or(|shape| shape == regret.bucket));
+    regrets.sort_by_key(|r| {
+        (r.problem.key(), r.bucket, r.shape, r.environment.name.clone(), r.environment.driver.clone())
+    });
+    Ok(regrets)
+}
+
+async fn serving(
+    c: &mut SqliteConnection,
+    contests: &[Contest<'_>],
+    shapes: &HashMap<i64, Shape>,
+) -> Result<Vec<Serving>, sqlx::Error> {
+    let mut parts: HashMap<i64, (Shape, Part)> = HashMap::new();
+    for Contest { winner, default, near } in contests {
+        let Some(&bucket) = shapes.get(&winner.place.shape) else { continue };
+        let near = near.iter().filter(|near| near.times.rounds >= winner.times.rounds);
+        parts.extend(default.map(|default| (default.trial, (bucket, Part::Default))));
+        parts.extend(near.map(|near| (near.trial, (bucket, Part::Near))));
+        parts.insert(winner.trial, (bucket, Part::Winner));
+    }
+    let trials = Json(parts.keys().collect::<Vec<_>>());
+    let rows: Vec<ServingRow> = sqlx::query_as(SERVING).bind(trials).fetch_all(c).await?;
+    let mut all: Vec<Serving> = Vec::new();
+    for row in rows {
+        let (kernel, split, part) = (row.kernel.record()?, row.split, parts.get(&row.trial));
+        match all.iter_mut().find(|s| s.split == split && s.kernel == kernel) {
+            Some(known) => known.at.extend(part),
+            None => all.push(Serving { kernel, split, error: row.error, at: part.into_iter().copied().collect() }),
+        }
+    }
+    Ok(all)
 }
 
 /// Trials by their kernels and splits.

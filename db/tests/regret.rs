@@ -4,7 +4,7 @@
 mod common;
 
 use common::{calm, decode, place, record_rounds, run, shape, timed, tuning, variant};
-use nvkv_db::{Db, EnvironmentKey, Part, Regret, RunId, TrialRecord, Winner, WinnerFilter};
+use nvkv_db::{Buckets, Db, EnvironmentKey, Part, Regret, RunId, TrialRecord, Winner, WinnerFilter};
 use nvkv_spec::{KernelId, Shape, SplitPolicy, Target};
 use std::path::Path;
 
@@ -50,6 +50,7 @@ fn the_regret_is_the_winners_time_over_the_best_at_the_shape_between() {
     let [first, second] = &db.regrets(&ALL()).unwrap()[..] else { panic!("two") };
     assert!((first.share() - 0.21).abs() < 1e-12 && first.is_too_much() && !first.is_noise(), "{first:?}");
     assert_eq!((&first.winner.kernel_id, &second.winner.kernel_id, &second.best.kernel_id), (&id(4), &id(8), &id(2)));
+    assert_eq!(db.buckets(&ALL()).unwrap().regrets, [first.clone(), second.clone()]);
     // It goes with the winner, wherever that goes; a shape that is held out wins nothing.
     assert_eq!(winners(&db), [(low, id(4), Some(0.21)), (high, id(8), Some(0.1))]);
     let of_high = db.regrets(&WinnerFilter { shape: Some(high), ..ALL() }).unwrap();
@@ -101,7 +102,8 @@ fn winners_near_ties_and_defaults_compete_between_the_buckets_each_once() {
     record_rounds(&mut db, run, other_split, &calm(50.2));
     // Near by its few samples alone.
     db.record(run, &at(4096, 1, &[50.0])).unwrap();
-    let serving = db.serving(&ALL()).unwrap();
+    let Buckets { serving, regrets } = db.buckets(&ALL()).unwrap();
+    assert_eq!(regrets, []);
     let (low, high) = (shape(64, 4096), shape(64, 16_384));
     let of: Vec<_> = serving.iter().map(|s| (s.kernel.key().kernel_id, s.split, s.at.clone(), s.error)).collect();
     let split = |splits| Some(SplitPolicy::Even { splits });

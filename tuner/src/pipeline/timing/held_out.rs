@@ -7,7 +7,7 @@ use super::super::pantry::Pantry;
 use super::super::space::yardstick;
 use super::super::{devices, plan};
 use super::*;
-use nvkv_db::{Part, Regret, Serving};
+use nvkv_db::{Buckets, Part, Regret, Serving};
 use nvkv_generator::{Preset, default_split, render};
 use nvkv_spec::bucket::{NEAR, held_out, speaks_for};
 use std::sync::mpsc::channel;
@@ -19,6 +19,8 @@ const ROUNDS: usize = 3;
 pub(super) struct Field {
     problem: Problem,
     kernels: Vec<Entrant>,
+    /// As they are before anything is timed.
+    known: Buckets,
 }
 
 /// A kernel that was verified on this GPU before: it is the winner, or nearly, or the default of a bucket.
@@ -54,10 +56,16 @@ pub(super) fn fields(request: &Request, recorder: &Recorder, cache: &Cache) -> a
     let Ok(gpu) = &request.machine.gpu else { return Ok(Vec::new()) };
     let target = request.machine.target;
     let mut pantry = Pantry::new(request, cache);
+    let problems = request.cases.iter().map(|(problem, _)| *problem).collect();
+    let Buckets { serving, regrets } = recorder.db().buckets(&winners_of(problems, target, gpu))?;
     let mut fields = Vec::new();
     for (case, (problem, _)) in request.cases.iter().enumerate() {
+        let known = Buckets {
+            serving: serving.iter().filter(|server| server.kernel.problem == *problem).cloned().collect(),
+            regrets: regrets.iter().filter(|regret| regret.problem == *problem).cloned().collect(),
+        };
         let mut kernels: Vec<Entrant> = Vec::new();
-        for Serving { kernel, error, .. } in recorder.db().serving(&winners_of(*problem, target, gpu))? {
+        for Serving { kernel, error, .. } in &known.serving {
             let is_default = Some(kernel.variant) == yardstick(problem, target);
             let source = render(problem, &kernel.variant, target)?;
             let candidate = Candidate { case, problem: *problem, variant: kernel.variant, is_default, source };
@@ -65,18 +73,18 @@ pub(super) fn fields(request: &Request, recorder: &Recorder, cache: &Cache) -> a
             if key != kernel.key() || kernels.iter().any(|k| k.candidate.source.id == key.kernel_id) {
                 continue;
             }
-            if let Some(artefact) = pantry.artefact(&kernel)? {
-                kernels.push(Entrant { candidate, artefact, error });
+            if let Some(artefact) = pantry.artefact(kernel)? {
+                kernels.push(Entrant { candidate, artefact, error: *error });
             }
         }
-        fields.push(Field { problem: *problem, kernels });
+        fields.push(Field { problem: *problem, kernels, known });
     }
     Ok(fields)
 }
 
-/// The winners of one problem on this GPU.
-fn winners_of(problem: Problem, target: Target, gpu: &GpuEnvironment) -> WinnerFilter {
-    WinnerFilter { environment: Some(gpu.into()), problems: vec![problem], ..WinnerFilter::of(target) }
+/// The winners of some problems on this GPU.
+fn winners_of(problems: Vec<Problem>, target: Target, gpu: &GpuEnvironment) -> WinnerFilter {
+    WinnerFilter { environment: Some(gpu.into()), problems, ..WinnerFilter::of(target) }
 }
 
 impl<'a> Timing<'a> {
@@ -90,31 +98,39 @@ impl<'a> Timing<'a> {
         let kernels = field.kernels.iter().map(verified).collect::<anyhow::Result<Vec<_>>>()?;
         let candidates: Vec<&Candidate> = field.kernels.iter().map(|entrant| &entrant.candidate).collect();
         let scope = (self.target, self.request.preset);
-        let filter = winners_of(field.problem, self.target, &self.gpu);
+        let filter = winners_of(vec![field.problem], self.target, &self.gpu);
+        let mut known = field.known.clone();
         for round in 1..=ROUNDS {
-            let serving = self.recorder.db().serving(&filter)?;
-            let buckets = buckets(&serving);
-            let held_out = held_out(&buckets);
-            let settled = self.settled(&filter)?;
+            let serving = &known.serving;
+            let buckets = buckets(serving);
+            let settled = self.settled(&known.regrets)?;
             let mut due = Vec::new();
-            for shape in held_out {
-                let servers = servers(&serving, &candidates, &speaks_for(&buckets, &shape));
+            for shape in held_out(&buckets) {
+                let servers = servers(serving, &candidates, &speaks_for(&buckets, &shape));
                 let is_done = |&(k, split): &Launched| self.recorder.is_done(candidates[k], shape, split);
                 if !settled.contains(&shape) || !servers.iter().all(is_done) {
-                    due.push((shape, servers, entered(&serving, &candidates, shape, scope)));
+                    due.push((shape, servers, entered(serving, &candidates, shape, scope)));
                 }
             }
             let work = |(shape, _, launches): &(Shape, _, Vec<Launched>)| {
                 plan::round_ms(launches.len()) + plan::runoff_ms(&[*shape])
             };
             self.progress.expect(due.iter().map(work).sum());
+            let is_known = due.is_empty();
             for (shape, servers, launches) in due {
                 let heat = Heat { problem: field.problem, shape, kernels: &kernels, held_out: Some(&servers) };
                 self.time_held_out(heat, launches)?;
             }
-            if self.stop.reason().is_some() || !self.split_buckets(&filter, buckets.len())? {
+            if self.stop.reason().is_some() {
                 break;
             }
+            if !is_known {
+                known.regrets = self.recorder.db().regrets(&filter)?;
+            }
+            if !self.split_buckets(known.regrets, buckets.len())? {
+                break;
+            }
+            known = self.recorder.db().buckets(&filter)?;
             if round == ROUNDS {
                 let problem = field.problem.key();
                 self.progress.note(&format!("{problem}: split in {ROUNDS} rounds; the same command measures the rest"));
@@ -138,13 +154,13 @@ impl<'a> Timing<'a> {
     }
 
     /// The shapes at which the winners that serve there, and the best, were in a run-off under this driver.
-    fn settled(&self, filter: &WinnerFilter) -> anyhow::Result<HashSet<Shape>> {
+    fn settled(&self, regrets: &[Regret]) -> anyhow::Result<HashSet<Shape>> {
         let (mut settled, mut not) = (HashSet::new(), HashSet::new());
-        for Regret { shape, winner, best, .. } in self.recorder.db().regrets(filter)? {
-            settled.insert(shape);
+        for Regret { shape, winner, best, .. } in regrets {
+            settled.insert(*shape);
             for measured in [winner, best] {
                 if measured.times.rounds <= 1 || self.recorder.db().is_of_another_driver(measured.trial)? {
-                    not.insert(shape);
+                    not.insert(*shape);
                 }
             }
         }
@@ -153,9 +169,9 @@ impl<'a> Timing<'a> {
 
     /// Splits each of `buckets` buckets that has too much regret at its worst shape, and says what became of all. Whether one
     /// was split.
-    fn split_buckets(&mut self, filter: &WinnerFilter, buckets: usize) -> anyhow::Result<bool> {
+    fn split_buckets(&mut self, regrets: Vec<Regret>, buckets: usize) -> anyhow::Result<bool> {
         let mut worst: Vec<Regret> = Vec::new();
-        for regret in self.recorder.db().regrets(filter)?.into_iter().filter(|regret| !regret.is_split) {
+        for regret in regrets.into_iter().filter(|regret| !regret.is_split) {
             match worst.iter_mut().find(|known| known.bucket == regret.bucket) {
                 Some(known) if known.share() >= regret.share() => {}
                 Some(known) => *known = regret,
