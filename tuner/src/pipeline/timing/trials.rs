@@ -65,6 +65,7 @@ mod tests {
         let kernels = |picked: Vec<Trial>| picked.iter().map(|t| t.kernel).collect::<Vec<_>>();
         assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
         assert_eq!(kernels(contenders(&trials, |t| t.kernel == 2)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(kernels(contenders(&trials, |t| t.kernel >= 8)), [0, 1, 2, 3, 4, 5, 8, 9]);
         // A default that an earlier run timed has no median here; it is timed again.
         trials[9].timed = None;
         assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
