@@ -1,9 +1,10 @@
 //! Who wins: of all trials of one target, environment, problem and shape the one to use, and those near to it.
 
 use crate::WinnerFilter;
+use crate::row::undecodable;
 use crate::times::Times;
 use crate::winners::problem_ids;
-use nvkv_spec::KernelId;
+use nvkv_spec::{KernelId, SplitPolicy};
 use sqlx::types::Json;
 use sqlx::{FromRow, SqliteConnection};
 use std::collections::{HashMap, HashSet};
@@ -13,10 +14,19 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Contender {
     pub(crate) trial: i64,
     pub(crate) place: Place,
+    pub(crate) role: Role,
     pub(crate) kernel_id: KernelId,
     pub(crate) split: Option<Split>,
     pub(crate) is_default: bool,
     pub(crate) times: Times,
+}
+
+impl Contender {
+    /// Its split policy; none for append.
+    pub(crate) fn split_policy(&self) -> Result<Option<SplitPolicy>, sqlx::Error> {
+        let split = self.split.as_ref().map(|split| serde_json::from_str(&split.json)).transpose();
+        split.map_err(|e| undecodable("split", e))
+    }
 }
 
 /// Where it was timed, by rows of `environments`, `problems` and `shapes`.
@@ -25,6 +35,17 @@ pub(crate) struct Place {
     pub(crate) environment: i64,
     pub(crate) problem: i64,
     pub(crate) shape: i64,
+}
+
+/// What a place is measured for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It is a bucket that a tune was asked for.
+    Asked,
+    /// It is a bucket, split from another one, of this row of `shapes`.
+    SplitFrom(i64),
+    /// It is served from buckets.
+    HeldOut,
 }
 
 /// A split policy by its key, and as JSON.
@@ -44,10 +65,19 @@ pub(crate) struct Contest<'a> {
     pub(crate) near: Vec<&'a Contender>,
 }
 
-/// All contenders of the problems and the environment of `filter`, in order of their places; its shape is left aside,
-/// since who wins at one shape depends on the others.
-pub(crate) async fn contenders(c: &mut SqliteConnection, filter: &WinnerFilter) -> Result<Vec<Contender>, sqlx::Error> {
-    let mut contenders = Vec::new();
+/// The contenders of a target, in order of their places.
+#[derive(Default)]
+pub(crate) struct Field {
+    /// Those at buckets.
+    pub(crate) at_buckets: Vec<Contender>,
+    /// Those at shapes that are held out.
+    pub(crate) held_out: Vec<Contender>,
+}
+
+/// All contenders of the problems and the environment of `filter`; its shape is left aside, since who wins at one shape
+/// depends on the others.
+pub(crate) async fn contenders(c: &mut SqliteConnection, filter: &WinnerFilter) -> Result<Field, sqlx::Error> {
+    let mut contenders: Vec<Contender> = Vec::new();
     for problem in problem_ids(c, filter).await? {
         let rows: Vec<Row> = sqlx::query_as(CONTENDERS)
             .bind(filter.target.name())
@@ -62,13 +92,16 @@ pub(crate) async fn contenders(c: &mut SqliteConnection, filter: &WinnerFilter) 
         }
     }
     contenders.sort_by_key(|contender| contender.place);
-    Ok(contenders)
+    let (held_out, at_buckets) = contenders.into_iter().partition(|contender| contender.role == Role::HeldOut);
+    Ok(Field { at_buckets, held_out })
 }
 
 const CONTENDERS: &str = "
     SELECT w.trial, w.environment, w.problem, w.shape, w.kernel_id, w.is_default, w.rounds,
-           p.key AS split_key, p.json AS split_json
-    FROM contenders AS w LEFT JOIN splits AS p ON p.id = w.split
+           p.key AS split_key, p.json AS split_json, b.shape IS NOT NULL AS is_bucket, b.split_from
+    FROM contenders AS w
+    LEFT JOIN splits AS p ON p.id = w.split
+    LEFT JOIN buckets AS b ON b.target = w.target AND b.problem = w.problem AND b.shape = w.shape
     WHERE w.target = ?1 AND (?2 IS NULL OR w.problem = ?2)
       AND (?3 IS NULL OR w.environment IN (
           SELECT id FROM environments WHERE name = ?3 AND sms = ?4 AND driver = ?5))";
@@ -84,6 +117,8 @@ struct Row {
     rounds: Json<Vec<Vec<f64>>>,
     split_key: Option<String>,
     split_json: Option<String>,
+    is_bucket: bool,
+    split_from: Option<i64>,
 }
 
 impl Row {
@@ -92,6 +127,11 @@ impl Row {
         Ok(Some(Contender {
             trial: self.trial,
             place: Place { environment: self.environment, problem: self.problem, shape: self.shape },
+            role: match self.split_from {
+                _ if !self.is_bucket => Role::HeldOut,
+                Some(bucket) => Role::SplitFrom(bucket),
+                None => Role::Asked,
+            },
             kernel_id: crate::row::kernel_id(self.kernel_id)?,
             split: self.split_key.zip(self.split_json).map(|(key, json)| Split { key, json }),
             is_default: self.is_default,
@@ -173,6 +213,7 @@ mod tests {
             Contender {
                 trial: shape * KERNELS + kernel,
                 place: Place { environment: 1, problem: 1, shape },
+                role: Role::Asked,
                 kernel_id: crate::row::kernel_id(format!("kernel{kernel}")).unwrap(),
                 split: None,
                 is_default: kernel == shape % KERNELS,

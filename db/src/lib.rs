@@ -12,6 +12,9 @@
 //! **Winners** follow from the single samples each time they are asked for; no median is stored. What is noise is said
 //! in `times`, who wins in `contest`. A kernel that was wrong, crashed or hung at any shape wins at none on that GPU.
 //!
+//! **Buckets** are the shapes that have a winner (table `buckets`). Trials at other shapes, held out, say how well the
+//! buckets serve there: `regret`.
+//!
 //! **Durability.** `synchronous=FULL`: the log is synced at each commit, so a recorded trial
 //! survives `kill -9` (for which `NORMAL` would do) and a power cut (for which it would not). A
 //! sync takes milliseconds, a trial a tenth of a second or more.
@@ -32,6 +35,7 @@ mod open;
 mod quarantine;
 mod query;
 mod record;
+mod regret;
 mod resume;
 mod row;
 mod timed;
@@ -50,6 +54,7 @@ pub use model::{
 };
 pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
+pub use regret::{Buckets, Measured, Part, Regret, Serving};
 pub use timed::{MeasuredOn, TimedTrial, TimedTrials};
 pub use times::Times;
 pub use trials::{Run, Trial};

@@ -31,7 +31,7 @@ struct Table {
 }
 
 /// Every table of the schema, each after those it refers to.
-const TABLES: [Table; 12] = [
+const TABLES: [Table; 13] = [
     // The facts of a board are the same wherever it was seen.
     table(
         "environments",
@@ -49,6 +49,8 @@ const TABLES: [Table; 12] = [
     table("kernels", &["target", "variant", "source_hash", "nvrtc"], "", "cubin_hash DESC, generator, registers DESC"),
     table("shapes", &["key"], "", "json"),
     table("splits", &["key"], "", "json"),
+    // What any tune was asked for (null, which comes first) is no split.
+    table("buckets", &["target", "problem", "shape"], "", "split_from"),
     table("trials", &["run", "clock"], "clock, run", "created_at"),
     table("samples", &["trial", "idx"], "", "microseconds"),
     table("releases", &["trial"], "", "released_at, command"),

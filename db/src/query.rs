@@ -1,9 +1,11 @@
 //! One lookup: the winner for a problem and a shape, with how far it can be trusted.
 
-use crate::{Db, DbError, EnvironmentKey, PredictedWinner, TrialId, Winner, WinnerFilter};
+use crate::{Db, DbError, EnvironmentKey, PredictedWinner, Winner, WinnerFilter};
+use nvkv_spec::bucket::nearest;
 use nvkv_spec::{Problem, Shape, Target};
 use serde::Serialize;
 use sqlx::types::Json;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// What is looked up.
@@ -62,12 +64,14 @@ impl Db {
             problems: vec![query.problem],
             shape: None,
         };
-        let winners = self.winners(&filter)?;
-        if let Some((distance, winner)) = nearest(winners, |w| (w.shape, w.trial), &query.shape) {
+        let mut winners = self.winners(&filter)?;
+        winners.sort_by_key(|w| Reverse(w.trial));
+        if let Some((distance, winner)) = nearest(winners, |w| w.shape, &query.shape) {
             return Ok(if distance == 0.0 { Answer::Exact { winner } } else { Answer::Bucket { winner, distance } });
         }
-        let predicted = self.predicted_winners(&filter)?;
-        if let Some((distance, winner)) = nearest(predicted, |w| (w.shape, w.trial), &query.shape) {
+        let mut predicted = self.predicted_winners(&filter)?;
+        predicted.sort_by_key(|w| Reverse(w.trial));
+        if let Some((distance, winner)) = nearest(predicted, |w| w.shape, &query.shape) {
             return Ok(Answer::Predicted { winner, distance });
         }
         self.miss(query)
@@ -123,12 +127,4 @@ impl Db {
             Ok(recorded)
         })
     }
-}
-
-/// The winner whose shape is nearest to `shape`, with its distance.
-fn nearest<W>(winners: Vec<W>, of: impl Fn(&W) -> (Shape, TrialId), shape: &Shape) -> Option<(f64, W)> {
-    winners.into_iter().filter_map(|w| Some((of(&w).0.distance(shape)?, w))).min_by(|(a, v), (b, w)| {
-        let ((v_shape, v_trial), (w_shape, w_trial)) = (of(v), of(w));
-        a.total_cmp(b).then(v_shape.cmp(&w_shape)).then(w_trial.cmp(&v_trial))
-    })
 }

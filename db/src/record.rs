@@ -110,8 +110,18 @@ impl Db {
         })
     }
 
-    /// Stores one trial with its kernel and samples, in one transaction: durable when it returns.
+    /// Stores one trial with its kernel and samples, in one transaction: durable when it returns. Its shape is a bucket of
+    /// its problem from then on.
     pub fn record(&mut self, run: RunId, trial: &TrialRecord) -> Result<TrialId, DbError> {
+        self.store(run, trial, true)
+    }
+
+    /// The same at a shape that is held out, to measure how the buckets serve there; one that is a bucket stays one.
+    pub fn record_held_out(&mut self, run: RunId, trial: &TrialRecord) -> Result<TrialId, DbError> {
+        self.store(run, trial, false)
+    }
+
+    fn store(&mut self, run: RunId, trial: &TrialRecord, asked: bool) -> Result<TrialId, DbError> {
         if let Some(problem) = contradiction(trial) {
             return Err(DbError::InvalidTrial { kernel: trial.kernel.key().kernel_id, problem });
         }
@@ -119,12 +129,15 @@ impl Db {
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
             let id = put_trial(&mut transaction, run, trial).await?;
             put_samples(&mut transaction, id, trial).await?;
+            if asked {
+                put_bucket(&mut transaction, trial).await?;
+            }
             transaction.commit().await?;
             Ok(TrialId(id))
         })
     }
 
-    /// The same, unless a trial of its key is there already, from whichever run on the same platform (or on no GPU): then nothing is stored. Several tuners at once store each prediction once this way.
+    /// [`Self::record`], unless a trial of its key is there already, from whichever run on the same platform (or on no GPU): then nothing is stored. Several tuners at once store each prediction once this way.
     pub fn record_once(&mut self, run: RunId, trial: &TrialRecord) -> Result<Option<TrialId>, DbError> {
         if let Some(problem) = contradiction(trial) {
             return Err(DbError::InvalidTrial { kernel: trial.kernel.key().kernel_id, problem });
@@ -136,6 +149,7 @@ impl Db {
             }
             let id = put_trial(&mut transaction, run, trial).await?;
             put_samples(&mut transaction, id, trial).await?;
+            put_bucket(&mut transaction, trial).await?;
             transaction.commit().await?;
             Ok(Some(TrialId(id)))
         })
@@ -268,6 +282,22 @@ pub(crate) async fn put_trial(c: &mut SqliteConnection, run: RunId, trial: &Tria
     .bind(trial.bytes.cast_signed())
     .fetch_one(c)
     .await
+}
+
+/// The trial's shape as a bucket that was asked for, also where it was split from another before.
+async fn put_bucket(c: &mut SqliteConnection, trial: &TrialRecord) -> Result<(), sqlx::Error> {
+    let Some(shape) = &trial.shape else { return Ok(()) };
+    sqlx::query(
+        "INSERT INTO buckets (target, problem, shape)
+         VALUES (?, (SELECT id FROM problems WHERE key = ?), (SELECT id FROM shapes WHERE key = ?))
+         ON CONFLICT DO UPDATE SET split_from = NULL WHERE split_from IS NOT NULL",
+    )
+    .bind(trial.kernel.target.name())
+    .bind(trial.kernel.problem.key())
+    .bind(shape.key())
+    .execute(c)
+    .await
+    .map(drop)
 }
 
 /// The row of `kernel`: new, or known and now part of `run`'s space. Compiler's facts that were

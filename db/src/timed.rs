@@ -95,7 +95,8 @@ impl Db {
         })
     }
 
-    /// Every timed trial of kernels in force on `target`, on boards of one model under one driver.
+    /// Every timed trial of kernels in force on `target`, on boards of one model under one driver, at the shapes that a tune
+    /// was asked for: elsewhere only those that win there were timed.
     pub fn timed(&self, target: Target, environment: &EnvironmentKey) -> Result<TimedTrials, DbError> {
         self.run(async |connection| {
             let kernels: Vec<TimedKernelRow> = sqlx::query_as(
@@ -112,8 +113,11 @@ impl Db {
                  JOIN runs AS r ON r.id = t.run
                  JOIN environments AS e ON e.id = r.environment
                  JOIN shapes AS s ON s.id = t.shape
+                 JOIN kernels AS k ON k.id = t.kernel
+                 JOIN variants AS v ON v.id = k.variant
+                 JOIN buckets AS b ON b.target = k.target AND b.problem = v.problem AND b.shape = t.shape
                  LEFT JOIN splits AS p ON p.id = t.split
-                 WHERE t.outcome = 'timed' AND r.target = ? AND e.name = ? AND e.sms = ? AND e.driver = ?
+                 WHERE t.outcome = 'timed' AND b.split_from IS NULL AND r.target = ? AND e.name = ? AND e.sms = ? AND e.driver = ?
                  ORDER BY t.id",
             )
             .bind(target.name())

@@ -1,7 +1,8 @@
 //! Winners: what `contest` decides and the view `predicted_winners` says, each with its record.
 
 use crate::contest::{Contender, Contest, contenders, decide};
-use crate::row::{EnvironmentRow, KernelRow, undecodable};
+use crate::regret;
+use crate::row::{EnvironmentRow, KernelRow};
 use crate::{Db, DbError, EnvironmentKey, KernelKey, KernelRecord, RunId, Times, TrialId};
 use nvkv_spec::{GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target};
 use serde::Serialize;
@@ -85,6 +86,9 @@ pub struct Winner {
     pub default: Option<DefaultTimes>,
     /// Near ties, the winner aside, fastest first.
     pub near_ties: Vec<NearTie>,
+    /// How much slower than the best kernel it was, as a share, at the worst of the shapes that its bucket serves and that
+    /// were measured ([`crate::Regret`]); none where none was.
+    pub regret: Option<f64>,
 }
 
 impl Winner {
@@ -139,14 +143,20 @@ impl Db {
     /// The winners that `filter` lets through, in order of problem, shape and environment.
     pub fn winners(&self, filter: &WinnerFilter) -> Result<Vec<Winner>, DbError> {
         self.run(async |connection| {
-            let contenders = contenders(connection, filter).await?;
-            let contests: HashMap<_, _> = decide(&contenders).into_iter().map(|c| (c.winner.trial, c)).collect();
+            let field = contenders(connection, filter).await?;
+            let contests = decide(&field.at_buckets);
+            let regrets = regret::worst(connection, &field, &contests).await?;
+            let contests: HashMap<_, _> = contests.into_iter().map(|c| (c.winner.trial, c)).collect();
             let rows: Vec<WinnerRow> = sqlx::query_as(WINNERS)
                 .bind(Json(contests.keys().collect::<Vec<_>>()))
                 .bind(filter.shape.map(|s| s.key()))
                 .fetch_all(connection)
                 .await?;
-            rows.into_iter().filter_map(|row| contests.get(&row.trial).map(|contest| row.winner(contest))).collect()
+            let winner = |row: WinnerRow| {
+                let (contest, regret) = (contests.get(&row.trial)?, regrets.get(&row.trial).copied());
+                Some(row.winner(contest, regret))
+            };
+            rows.into_iter().filter_map(winner).collect()
         })
     }
 
@@ -278,7 +288,7 @@ struct WinnerRow {
 }
 
 impl WinnerRow {
-    fn winner(self, contest: &Contest) -> Result<Winner, sqlx::Error> {
+    fn winner(self, contest: &Contest, regret: Option<f64>) -> Result<Winner, sqlx::Error> {
         let times = contest.winner.times;
         let beaten = |default: &Contender| DefaultTimes {
             median_us: default.times.median_us,
@@ -302,17 +312,13 @@ impl WinnerRow {
             measurement_policy: self.measurement_policy,
             default: contest.default.map(beaten),
             near_ties: others.map(|near| near_tie(near)).collect::<Result<_, _>>()?,
+            regret,
         })
     }
 }
 
 fn near_tie(near: &Contender) -> Result<NearTie, sqlx::Error> {
-    let split = near.split.as_ref().map(|split| serde_json::from_str(&split.json)).transpose();
-    Ok(NearTie {
-        kernel_id: near.kernel_id.clone(),
-        split: split.map_err(|e| undecodable("split", e))?,
-        times: near.times,
-    })
+    Ok(NearTie { kernel_id: near.kernel_id.clone(), split: near.split_policy()?, times: near.times })
 }
 
 #[derive(FromRow)]

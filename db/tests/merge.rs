@@ -16,6 +16,8 @@ enum Step {
     Run(u8),
     /// A trial of the last run: kernel, shape, how it ends, samples.
     Trial { warps: u32, batch: u32, end: u8, samples: Vec<u32> },
+    /// A trial of the last run at a shape between: kernel, samples; and the bucket is split there, or is not.
+    HeldOut { warps: u32, samples: Vec<u32>, split: bool },
     /// The last run ends.
     Finish,
     /// What failed of a kernel is released.
@@ -25,7 +27,10 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let trial = (1u32..4, 1u32..3, 0u8..6, prop::collection::vec(1u32..5, 1..4))
         .prop_map(|(warps, batch, end, samples)| Step::Trial { warps, batch, end, samples });
+    let held_out = (1u32..4, prop::collection::vec(1u32..5, 1..4), prop::bool::ANY)
+        .prop_map(|(warps, samples, split)| Step::HeldOut { warps, samples, split });
     let step = prop_oneof![
+        2 => held_out,
         2 => (0u8..4).prop_map(Step::Run),
         8 => trial,
         1 => Just(Step::Finish),
@@ -54,6 +59,15 @@ fn play(path: &Path, steps: &[Step]) {
             Step::Release(warps) => {
                 let kernel = timed(*warps, &[1.0]).kernel.key().kernel_id;
                 db.release(&nvkv_db::Release::Kernel(kernel.to_string()), "2026-11-29T10:06:00Z", "a test").unwrap();
+            }
+            Step::HeldOut { warps, samples, split } => {
+                let samples: Vec<f64> = samples.iter().map(|&us| f64::from(us)).collect();
+                let (between, trial) = (shape(1, 8192), timed(*warps, &samples));
+                db.record_held_out(last, &TrialRecord { shape: Some(between), ..trial }).unwrap();
+                // A bucket that no tune knows yet has no row to be split from.
+                if *split {
+                    db.split_bucket(Target::Sm90a, &common::decode(128), &between, &shape(1, 4096)).unwrap();
+                }
             }
             Step::Trial { warps, batch, end, samples } => {
                 let samples: Vec<f64> = samples.iter().map(|&us| f64::from(us)).collect();
@@ -106,7 +120,7 @@ fn answers(path: &Path) -> String {
         .winners(&filter)
         .unwrap()
         .into_iter()
-        .map(|w| (w.kernel.key(), w.shape, w.split, w.times, w.default, w.environment.driver, w.created_at))
+        .map(|w| (w.kernel.key(), w.shape, w.split, w.times, w.default, w.environment.driver, w.created_at, w.regret))
         .collect();
     let predicted: Vec<_> = db
         .predicted_winners(&filter)

@@ -15,6 +15,6 @@ pub use footprint::{Footprint, launch};
 pub use predict::{predicted_us, resident_blocks};
 pub use render::{RenderError, Source, render};
 pub use space::{
-    HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, default_split, default_variant, problems, shapes, splits,
-    variants,
+    HEAD_DIMS, KV_HEADS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, default_split, default_variant, problems, shapes,
+    splits, variants,
 };

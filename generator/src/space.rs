@@ -153,9 +153,12 @@ fn product<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a
     a.iter().flat_map(move |x| b.iter().map(move |y| (x, y)))
 }
 
-/// The shapes at which `problem` is tuned in a preset; 8 KV heads.
+/// KV heads of the shapes of the presets, and where a user names none.
+pub const KV_HEADS: u32 = 8;
+
+/// The shapes at which `problem` is tuned in a preset: its buckets (`nvkv_spec::bucket`), until measuring splits some.
 pub fn shapes(problem: &Problem, preset: Preset) -> Vec<Shape> {
-    let kv_heads = 8;
+    let kv_heads = KV_HEADS;
     let decode: &[(u32, u32)] = match preset {
         Preset::Quick => &[(1, 32768), (8, 8192), (64, 16384)],
         _ => &[(1, 32768), (1, 131072), (8, 8192), (16, 32768), (64, 4096), (64, 16384), (128, 8192)],

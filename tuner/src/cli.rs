@@ -9,6 +9,7 @@ mod merge;
 mod models;
 mod quarantine;
 mod query;
+mod regret;
 mod replay;
 mod report;
 mod shell;
@@ -36,6 +37,7 @@ Examples:
   nvkv-tune --op decode --head-dim 128 --group 8 --batch 1,16,64 --context 4096,32768
   nvkv-tune --op decode --head-dim 64 --group 8 --window none,128 --sinks
   nvkv-tune --model gpt-oss-120b --tp 2      what that model asks of each of two GPUs
+  nvkv-tune --preset standard --held-out     and measure how the winners serve between the tuned shapes
   nvkv-tune query --arch sm_90 --head-dim 128 --group 8 --page-size 16 --batch 64 --context 16384
   nvkv-tune bench --peer flashinfer.json     the bundle's kernels against the read ceiling and a peer
   nvkv-tune diff before.sqlite after.sqlite  what became slower, as a gate: exit code 1 beyond 3 %
@@ -119,6 +121,12 @@ Examples:
   nvkv-tune models --tp 8
   nvkv-tune models --config nvkv.toml --json")]
     Models(models::Args),
+    /// List how much slower a bucket's winner is than the best kernel where the next bucket begins, and which were split
+    #[command(after_help = "\
+Examples:
+  nvkv-tune regret                           what --held-out measured
+  nvkv-tune regret --only decode-nvfp4-fp8-d128 --csv")]
+    Regret(regret::Args),
     /// Run the search strategies over the recorded trials of an exhaustive tune: what each finds, and at what cost
     #[command(after_help = "\
 Examples:
@@ -179,6 +187,7 @@ pub fn main() -> ExitCode {
         Some(Command::Quarantine(args)) => quarantine::run(&args),
         Some(Command::Report(args)) => report::run(&args),
         Some(Command::Models(args)) => models::run(&args),
+        Some(Command::Regret(args)) => regret::run(&args),
         Some(Command::Replay(args)) => replay::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Completions(args)) => shell::completions(&args),

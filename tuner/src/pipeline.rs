@@ -1,6 +1,6 @@
 //! The whole flow on one screen; each stage is a file below.
 //!
-//! cases → space → feasible → render → compile → verify → measure → record → winners → (emulate) → bundle
+//! cases → space → feasible → render → compile → verify → measure → record → winners (→ held out) → (emulate) → bundle
 
 pub mod cache;
 pub mod choices;
@@ -25,10 +25,11 @@ pub mod target;
 pub mod timing;
 
 use crate::bundle::{self, Written};
+use crate::report::regret::Summary;
 use choices::Choice;
 use compile::Built;
 use finalists::Finalists;
-use nvkv_db::{Failure, NewRun};
+use nvkv_db::{Db, DbError, EnvironmentKey, Failure, NewRun, WinnerFilter};
 use nvkv_generator::Preset;
 use nvkv_spec::{GpuEnvironment, Target, Toolchain};
 use progress::Progress;
@@ -55,6 +56,8 @@ pub struct Request {
     pub db: PathBuf,
     /// Folder of bundles.
     pub out: PathBuf,
+    /// Whether the buckets are measured between the tuned shapes, and split where they serve badly.
+    pub held_out: bool,
     /// Compilers at a time.
     pub jobs: usize,
     /// Which part of the cases, `cases` being that part; then no bundle is written.
@@ -74,6 +77,7 @@ impl Request {
             preset: Preset::Quick,
             db: folder.join("db.sqlite"),
             out: folder.join("out"),
+            held_out: false,
             jobs: 1,
             shard: None,
             command: String::new(),
@@ -92,6 +96,8 @@ pub struct Tuned {
     pub bundle: Option<Written>,
     /// Why the run ended before its work was done.
     pub stopped: Option<&'static str>,
+    /// What the buckets of its problems cost; none where that was not asked for.
+    pub regret: Option<Summary>,
     /// How fast it was; none where nothing was timed.
     pub pace: Option<timing::Summary>,
 }
@@ -132,6 +138,9 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
     let failed = |c: &&Candidate| beside.iter().chain([&recorder]).any(|r| r.failed_before(c).is_some());
     let pending: Vec<_> = pending.iter().copied().filter(|c| !failed(c)).collect();
     paces.extend(build_and_try(request, &pending, &cache, (&mut recorder, &mut beside), (&progress, stop))?);
+    if request.held_out && stop.reason().is_none() {
+        timing::held_out::measure(request, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
+    }
     if machine.gpu.is_err() {
         let (recorder, cache, progress) = (&mut recorder, &cache, &progress);
         Finalists { request, recorder, cache, progress, stop }.run()?;
@@ -149,6 +158,7 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
         failures,
         bundle: written,
         stopped: stop.reason(),
+        regret: request.held_out.then(|| regret(request, recorder.db())).transpose()?,
         pace: timing::Pace::together(&paces),
     })
 }
@@ -204,6 +214,14 @@ fn time<'a>(
         })
     })?;
     Ok(timings.iter().map(Timing::pace).collect())
+}
+
+/// What the buckets of the problems of `request` cost on its GPU.
+fn regret(request: &Request, db: &Db) -> Result<Summary, DbError> {
+    let environment = request.machine.gpu.as_ref().ok().map(EnvironmentKey::from);
+    let problems = request.cases.iter().map(|(problem, _)| *problem).collect();
+    let filter = WinnerFilter { environment, problems, ..WinnerFilter::of(request.machine.target) };
+    Ok(Summary::new(&db.winners(&filter)?, &db.regrets(&filter)?))
 }
 
 fn new_run(request: &Request, toolchain: &Toolchain, gpu: Option<&GpuEnvironment>) -> NewRun {

@@ -5,6 +5,7 @@ pub mod data;
 pub mod export;
 mod heat_map;
 pub mod page;
+pub mod regret;
 mod roofline;
 pub mod t4;
 
@@ -221,6 +222,7 @@ pub fn json(request: &Request, tuned: &Tuned) -> serde_json::Value {
         "bundle": tuned.bundle.as_ref().map(|bundle| &bundle.folder),
         "stopped": tuned.stopped,
         "pace": tuned.pace,
+        "regret": tuned.regret,
         "rows": rows,
         "failures": tuned.failures,
     })
@@ -262,8 +264,12 @@ pub fn plan(plan: &Plan, jobs: usize) -> String {
         if plan.timed { count(plan.timings).to_string() } else { "none: no GPU of the target is here".into() };
     let emulations =
         if plan.timed { String::new() } else { format!("emulations {} at most\n", count(plan.emulations)) };
+    let held_out = match plan.held_out {
+        0 => String::new(),
+        n => format!(", and about {} between them", count(n)),
+    };
     format!(
-        "problems   {}, at {}\nvariants   {}{rejected}\ncompiles   {} with {}\ntimings    {timings}\n\
+        "problems   {}, at {}{held_out}\nvariants   {}{rejected}\ncompiles   {} with {}\ntimings    {timings}\n\
          {emulations}time       about {}, from nothing: what is stored or cached already makes it shorter\n\
          disk       about {}\nnothing was written\n",
         count(plan.problems),

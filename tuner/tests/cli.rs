@@ -276,6 +276,19 @@ fn native_without_a_gpu_says_to_name_the_target() {
 }
 
 #[test]
+fn buckets_are_measured_on_a_gpu_only() {
+    let place = Place::new();
+    let held_out = |arguments: &[&str]| place.tune().arg("--held-out").args(arguments).assert().code(2);
+    held_out(&[]).stderr(contains("--held-out").and(contains("a GPU of sm_100a")));
+    held_out(&["--plan"]).stderr(contains("--held-out"));
+    assert!(place.files().is_empty(), "found out before anything is written");
+    place.nvkv().arg("regret").assert().code(1).stderr(contains("no database at db/nvkv.sqlite"));
+    timed_database(&place, "timed.sqlite", 10.0);
+    let regret = place.nvkv().args(["regret", "--db", "timed.sqlite"]).assert().code(1);
+    regret.stdout(contains("none of 1 buckets was measured")).stderr(contains("nvkv-tune --held-out"));
+}
+
+#[test]
 fn a_missing_compiler_is_named_with_the_command_that_installs_it() {
     let place = Place::new();
     let nowhere = place.path("nowhere");
@@ -1004,6 +1017,13 @@ fn with_a_gpu_kernels_are_verified_timed_and_not_tried_twice() {
 /// A database in `place` with one kernel of the tiny problem, timed in one round.
 fn timed_database(place: &Place, name: &str, us: f64) -> PathBuf {
     let path = place.path(name);
+    let (mut db, run) = timed_run(&path);
+    db.record(run, &timed_trial(0, 64, us)).unwrap();
+    path
+}
+
+/// The trial of a variant of the tiny problem at so many tokens.
+fn timed_trial(variant: usize, tokens: u32, us: f64) -> TrialRecord {
     let problem = Problem::Append(AppendProblem {
         kv_format: KvFormat::Nvfp4,
         head_dim: 64,
@@ -1011,9 +1031,34 @@ fn timed_database(place: &Place, name: &str, us: f64) -> PathBuf {
         dtype: Dtype::F16,
         v_scale_order: VScaleOrder::Linear,
     });
-    let variant = variants(&problem, Preset::Quick)[0];
+    let variant = variants(&problem, Preset::Quick)[variant];
     let source = render(&problem, &variant, Target::Sm90a).unwrap();
-    let mut db = Db::open(&path).unwrap();
+    let facts = nvkv_spec::CompileFacts::default();
+    let kernel = KernelRecord {
+        target: Target::Sm90a,
+        problem,
+        variant,
+        source_hash: source.hash,
+        nvrtc: "13.0".into(),
+        generator: "0.1.0".into(),
+        compiled: Some(nvkv_db::Compiled { cubin_hash: "hash".into(), facts }),
+    };
+    let shape = nvkv_spec::Shape::Append { tokens, kv_heads: 8 };
+    TrialRecord {
+        kernel,
+        shape: Some(shape),
+        split: None,
+        is_default: false,
+        outcome: Outcome::Timed { error: 0.0 },
+        bytes: shape.bytes(&problem),
+        samples: vec![us; 7],
+        measurements: Vec::new(),
+    }
+}
+
+/// A database at `path` with a run on a GPU.
+fn timed_run(path: &Path) -> (Db, RunId) {
+    let mut db = Db::open(path).unwrap();
     let run = NewRun {
         started_at: "2026-11-29T10:00:00Z".into(),
         command: "nvkv-tune".into(),
@@ -1025,29 +1070,35 @@ fn timed_database(place: &Place, name: &str, us: f64) -> PathBuf {
         measurement_policy: None,
     };
     let run = db.begin_run(&run).unwrap();
-    let facts = nvkv_spec::CompileFacts::default();
-    let kernel = KernelRecord {
-        target: Target::Sm90a,
-        problem,
-        variant,
-        source_hash: source.hash,
-        nvrtc: "13.0".into(),
-        generator: "0.1.0".into(),
-        compiled: Some(nvkv_db::Compiled { cubin_hash: "hash".into(), facts }),
-    };
-    let shape = nvkv_spec::Shape::Append { tokens: 64, kv_heads: 8 };
-    let trial = TrialRecord {
-        kernel,
-        shape: Some(shape),
-        split: None,
-        is_default: false,
-        outcome: Outcome::Timed { error: 0.0 },
-        bytes: shape.bytes(&problem),
-        samples: vec![us; 7],
-        measurements: Vec::new(),
-    };
-    db.record(run, &trial).unwrap();
-    path
+    (db, run)
+}
+
+#[test]
+fn an_engine_learns_what_a_bucket_costs_from_the_bundle_and_from_the_database() {
+    let place = Place::new();
+    let path = place.path("timed.sqlite");
+    let (mut db, run) = timed_run(&path);
+    for (variant, tokens, us) in [(0, 64, 10.0), (1, 64, 20.0), (0, 256, 40.0), (1, 256, 30.0)] {
+        db.record(run, &timed_trial(variant, tokens, us)).unwrap();
+    }
+    for (variant, us) in [(0, 20.6), (1, 20.0)] {
+        db.record_held_out(run, &timed_trial(variant, 128, us)).unwrap();
+    }
+    let problem = timed_trial(0, 64, 1.0).kernel.problem;
+    drop(db);
+    let arguments = ["--arch", "sm_90", "--batch", "64,256", "--db", "timed.sqlite"];
+    place.nvkv().args(arguments).args(&TINY[2..]).assert().code(0).stderr(contains("nothing to do"));
+    let bundle = place.path("kernels-out/sm_90a");
+    for db in [None, Some(path.as_path())] {
+        let runtime = nvkv_runtime::Runtime::open(&bundle, db).unwrap();
+        let trust = |tokens| runtime.find(&problem, &nvkv_spec::Shape::Append { tokens, kv_heads: 8 }).unwrap().trust;
+        for (tokens, expected) in [(100, 20.6 / 20.0 - 1.0), (200, 0.0)] {
+            let nvkv_runtime::Trust::Bucket { regret: Some(regret), .. } = trust(tokens) else { panic!("{tokens}") };
+            assert!((regret - expected).abs() < 1e-12, "{regret} for {expected}");
+        }
+        let nvkv_runtime::Trust::Bucket { distance, .. } = trust(128) else { panic!("it is held out") };
+        assert_eq!(distance, 1.0);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use nvkv_generator::{Preset, problems, shapes, variants};
 use nvkv_spec::{
     CompileFacts, GpuEnvironment, Lengths, Operation, Outcome, Problem, Shape, SplitPolicy, Stage, Target, Variant,
 };
+use predicates::prelude::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -18,8 +19,12 @@ use std::path::PathBuf;
 /// Text that breaks out of markup which does not escape it.
 const HOSTILE: &str = r#"</code><script>document.title='broken'</script><img src=x onerror=alert(1)>"#;
 
-/// A database with two problems at two shapes each, four variants of each timed, one failure of each kind that a tuner
-/// meets, and a problem that was predicted only.
+/// Trials that are held out.
+const HELD_OUT: usize = 2;
+
+/// A database with two problems at two shapes each, four variants of each timed, a shape between those of the first where
+/// the winner of both takes 6 % more than the best, one failure of each kind that a tuner meets, and a problem that was
+/// predicted only.
 fn database() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nvkv.sqlite");
@@ -39,6 +44,12 @@ fn database() -> (tempfile::TempDir, PathBuf) {
                 db.record(run, &trial).unwrap();
             }
         }
+    }
+    for (variant, us) in variants(&decode, Preset::Quick).into_iter().zip([53.0, 50.0]) {
+        let between = Shape::Decode { batch: 3, context: 16_384, kv_heads: 8, lengths: Lengths::Equal };
+        let mut trial = trial(decode, variant, between, Outcome::Timed { error: 1e-4 });
+        trial.samples = vec![us - 0.1, us, us + 0.1];
+        db.record_held_out(run, &trial).unwrap();
     }
     let failures = [
         Outcome::CompileFailed { log: "error: identifier \"x\" is undefined".into() },
@@ -164,6 +175,11 @@ fn the_page_works_in_a_browser() {
     assert_eq!(browser.evaluate("document.images.length"), 0);
     let predicted = "document.querySelector('#predicted').innerText";
     assert!(browser.evaluate(predicted).as_str().unwrap().contains("PREDICTED"));
+    let regret =
+        "[...document.querySelectorAll('#regret-0-table tbody tr')].map(r => r.innerText.replace(/\\s+/g, ' '))";
+    let rows = browser.evaluate(regret);
+    let rows: Vec<&str> = rows.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row.contains("53.0 50.0 6.0 % too slow")), "{rows:?}");
     // Predictions are in no chart and in no table of measurements.
     for place in ["#roofline-0", "#heat-0", "#winners-0", "#axes-0", "#ties-0"] {
         let text = browser.evaluate(&format!("document.querySelector('{place}').outerHTML"));
@@ -184,7 +200,7 @@ fn csv_and_json_have_every_trial_and_agree() {
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
     let json: Value = serde_json::from_str(&report(&path, &["--format", "json"])).unwrap();
     let trials = json["trials"].as_array().unwrap();
-    assert_eq!((rows.len(), trials.len()), (2 * 4 * 2 + 4 + 1, rows.len()));
+    assert_eq!((rows.len(), trials.len()), (2 * 4 * 2 + HELD_OUT + 4 + 1, rows.len()));
     for (row, trial) in rows.iter().zip(trials) {
         for (name, cell) in header.iter().zip(row) {
             let value = &trial[name];
@@ -216,6 +232,53 @@ fn csv_and_json_have_every_trial_and_agree() {
     assert_eq!(of_append.lines().count(), 1 + 8);
 }
 
+#[test]
+fn regrets_are_listed_and_summed_up() {
+    let (folder, path) = database();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::cargo_bin("nvkv-tune").unwrap();
+        command.args(["regret", "--db"]).arg(&path).args(arguments).assert()
+    };
+    let listed = |path: &PathBuf| {
+        let assert = Command::cargo_bin("nvkv-tune").unwrap().args(["regret", "--csv", "--db"]).arg(path).assert();
+        String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+    };
+    let said = predicates::str::contains;
+    // Of four timed buckets the two of the first problem.
+    run(&[])
+        .code(0)
+        .stdout(said("2 of 4 buckets measured: regret 6.0 % at most, median 6.0 %, 0.0 % (0) with at most 5.0 %"));
+    let json: Value = serde_json::from_slice(&run(&["--json"]).code(0).get_output().stdout).unwrap();
+    let share = json["rows"][0]["regret"].as_f64().unwrap();
+    assert!((share - (53.0 / 50.0 - 1.0)).abs() < 1e-12 && json["rows"][1]["verdict"] == "too slow", "{json}");
+    assert_eq!(json["summary"]["largest"], json["rows"][0]["regret"]);
+    assert_eq!(run(&["--only", "b8-c8192"]).get_output().stdout.iter().filter(|byte| **byte == b'%').count(), 1 + 4);
+    run(&["--only", "append-"]).code(1).stdout(said("none of 2 buckets")).stderr(said("--held-out"));
+    run(&["--csv", "--json"]).code(2);
+
+    let text = listed(&path);
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let rows: Vec<std::collections::HashMap<String, String>> = reader.deserialize().map(Result::unwrap).collect();
+    let of = |name: &str| rows.iter().map(|row| row[name].as_str()).collect::<Vec<_>>();
+    assert_eq!((of("bucket"), of("at")), (vec!["b1-c32768-h8", "b8-c8192-h8"], vec!["b3-c16384-h8"; 2]));
+    assert_eq!((of("winner_us"), of("best_us")), (vec!["53.0"; 2], vec!["50.0"; 2]));
+
+    // A bundle says it to engines, and a query to people.
+    let query =
+        ["query", "--arch", "sm_90", "--op", "decode", "--head-dim", "128", "--group", "8", "--page-size", "16"];
+    let sizes = ["--batch", "8", "--context", "9000"];
+    let mut command = Command::cargo_bin("nvkv-tune").unwrap();
+    let query = command.current_dir(folder.path()).args(query).args(sizes).arg("--db").arg(&path).assert();
+    query.code(0).stdout(said("regret     at most 6.0 % over the best kernel"));
+
+    let mut db = Db::open(&path).unwrap();
+    let decode = problems(Preset::Quick, &[Operation::Decode])[0];
+    let shape = |batch, context| Shape::Decode { batch, context, kv_heads: 8, lengths: Lengths::Equal };
+    db.split_bucket(Target::Sm90a, &decode, &shape(3, 16_384), &shape(8, 8192)).unwrap();
+    drop(db);
+    run(&[]).stdout(said("split").and(said("none of 5 buckets was measured")).and(said("too slow").not()));
+}
+
 /// The rules of T4's `results-schema.json` 1.0.0 (<https://github.com/odgaard/TuningSchema>, branch T4).
 #[test]
 fn t4_keeps_the_rules_of_its_schema() {
@@ -226,7 +289,7 @@ fn t4_keeps_the_rules_of_its_schema() {
     assert_eq!(document["metadata"]["timeunit"], "milliseconds");
     let words = ["timeout", "compile", "runtime", "correctness", "constraints", "correct"];
     let results = document["results"].as_array().unwrap();
-    assert_eq!(results.len(), 2 * 4 * 2 + 4, "predictions are no results");
+    assert_eq!(results.len(), 2 * 4 * 2 + HELD_OUT + 4, "predictions are no results");
     let mut seen = HashSet::new();
     for result in results {
         let invalidity = result["invalidity"].as_str().unwrap();

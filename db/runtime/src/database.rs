@@ -19,11 +19,11 @@ pub(crate) fn with_winners(
     let filter = WinnerFilter::of(target);
     let by_source: HashMap<_, u32> = kernels.iter().map(|k| (&k.id, k.source_hash.as_str())).zip(0..).collect();
     let mut refused = Vec::new();
-    let mut add = |record: &KernelRecord, shape: Shape, split: Option<SplitPolicy>, trust: Trust, us: f64| {
+    let mut add = |record: &KernelRecord, shape: Shape, split: Option<SplitPolicy>, trust: Trust, us: f64, regret| {
         let id = KernelId::new(&record.problem, &record.variant);
         match by_source.get(&(&id, record.source_hash.as_str())) {
             Some(&kernel) => {
-                let row = Row { shape, kernel, split, trust, us, regret: None };
+                let row = Row { shape, kernel, split, trust, us, regret };
                 rows.extend(check_row(&record.problem, &row).is_ok().then_some(row));
             }
             None => refused.push(Refused { kernel: id, shape }),
@@ -31,13 +31,13 @@ pub(crate) fn with_winners(
     };
     let mut timed = db.winners(&filter)?;
     timed.sort_by_key(|winner| winner.trial);
-    for Winner { kernel, shape, split, times, .. } in &timed {
-        add(kernel, *shape, *split, Trust::Timed, times.median_us);
+    for Winner { kernel, shape, split, times, regret, .. } in &timed {
+        add(kernel, *shape, *split, Trust::Timed, times.median_us, *regret);
     }
     let mut predicted = db.predicted_winners(&filter)?;
     predicted.sort_by_key(|winner| winner.trial);
     for PredictedWinner { kernel, shape, split, predicted_us, .. } in &predicted {
-        add(kernel, *shape, *split, Trust::Predicted, *predicted_us);
+        add(kernel, *shape, *split, Trust::Predicted, *predicted_us, None);
     }
     refused.dedup();
     Ok((rows, refused))

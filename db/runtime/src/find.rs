@@ -4,12 +4,9 @@ use crate::bundle::Kernel;
 use crate::index::{Row, Rows};
 use crate::runtime::{Entry, Runtime};
 use nvkv_spec::abi::COUNTER_BYTES;
+pub use nvkv_spec::bucket::NEAR;
 use nvkv_spec::{DecodeProblem, GRID_X, GRID_YZ, Launch, Problem, Shape, SplitLaunch, SplitPolicy, Target, doublings};
 use serde::Serialize;
-
-/// How far a tuned shape may be from the one asked for, in doublings ([`Shape::distance`]): half a step each of two sizes
-/// tuned at every eighth power of two. Beyond it the default variant serves, which adapts its splits.
-pub const NEAR: f64 = 3.0;
 
 /// Split counters that a workspace has room for.
 const COUNTERS: u64 = COUNTER_BYTES / size_of::<u32>() as u64;

@@ -3,9 +3,11 @@
 //! Pure data: no GPU, no SQL, no environment, no clock. What is *asked* is a [`Problem`] at a
 //! [`Shape`]; what is *chosen* is a [`Variant`] (compiled) and a [`SplitPolicy`] (launched); the
 //! name of a compiled kernel is its [`KernelId`]. The bytes of a cache are spelled once, in
-//! [`kv_format`] and [`layout`], and the parameters of a kernel once, in [`abi`].
+//! [`kv_format`] and [`layout`], the parameters of a kernel once, in [`abi`], and which tuned shape serves
+//! which others in [`bucket`].
 
 pub mod abi;
+pub mod bucket;
 mod device_cache;
 mod kernel_id;
 pub mod kv_format;

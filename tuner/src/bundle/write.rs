@@ -180,7 +180,7 @@ fn selection(choice: &Choice) -> Selection {
         share_of_read_ceiling: timed.and_then(|w| w.ceiling_share()),
         default_median_us: timed.and_then(|w| w.default).map(|d| d.median_us),
         near_ties: timed.map(|w| w.near_ties.len()),
-        regret: None,
+        regret: timed.and_then(|w| w.regret),
         predicted_us: predicted,
     }
 }

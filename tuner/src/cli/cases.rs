@@ -3,14 +3,11 @@
 use super::args::{BadArguments, Lists, Scope};
 use crate::models::{Config, ConfigError, Layer, ProblemList};
 use crate::pipeline::space::Case;
-use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, problems, shapes};
+use nvkv_generator::{HEAD_DIMS, KV_HEADS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, problems, shapes};
 use nvkv_runtime::{Asked, HISTOGRAM_SCHEMA, Histogram};
 use nvkv_spec::{Lengths, Operation, Problem, Shape};
 use std::fs;
 use std::path::Path;
-
-/// KV heads of shapes that the command line spells.
-const KV_HEADS: u32 = 8;
 
 /// Sets an axis that every operation has.
 macro_rules! set {

@@ -1,6 +1,6 @@
 //! `nvkv-tune [tune]`: the whole job.
 
-use super::args::{Arch, DbArgs, Scope};
+use super::args::{Arch, BadArguments, DbArgs, Scope};
 use super::{Done, NOTHING, cause, command_line, print, print_json};
 use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
@@ -24,6 +24,10 @@ pub struct Args {
     /// Folder of bundles: OUT/<target>/manifest.json and a folder a kernel
     #[arg(long, value_name = "DIR", default_value = "kernels-out")]
     out: PathBuf,
+    /// Then measure, between the tuned shapes, how much slower the winner of the nearest is than the best of those nearby, and
+    /// split buckets where that is more than 5 %: `nvkv-tune regret` lists it
+    #[arg(long)]
+    held_out: bool,
     /// Compilers at a time [default: one a core]
     #[arg(long, value_name = "N", value_parser = super::args::size, allow_negative_numbers = true)]
     jobs: Option<u32>,
@@ -77,6 +81,9 @@ fn request(args: &Args) -> anyhow::Result<Request> {
     limits::check(&cases)?;
     let machine = Machine::with_devices(named(args.scope.arch), &args.devices.clone().unwrap_or_default())?;
     let preset = args.scope.preset;
+    if args.held_out {
+        require_measurable(args.shard, &machine)?;
+    }
     if let Some(shard) = &args.shard {
         cases = shard.part(&cases, preset, machine.target);
     }
@@ -86,10 +93,28 @@ fn request(args: &Args) -> anyhow::Result<Request> {
         preset,
         db: args.shard.map_or(args.db.db.clone(), |shard| shard.database(&args.db.db)),
         shard: args.shard,
+        held_out: args.held_out,
         out: args.out.clone(),
         jobs: args.jobs.map_or(cores, |jobs| jobs as usize),
         command: command_line(),
     })
+}
+
+/// Refuses to measure buckets where nothing is timed, or where only a part of them is known.
+fn require_measurable(shard: Option<Shard>, machine: &Machine) -> Result<(), BadArguments> {
+    match (&machine.gpu, shard) {
+        (Err(why), _) => Err(BadArguments(format!(
+            "--held-out times kernels between the tuned shapes, and {}; run the same command on a machine with a GPU of {}",
+            cause(why),
+            machine.target
+        ))),
+        (Ok(_), Some(_)) => Err(BadArguments(
+            "--held-out measures between all tuned shapes, and a shard has a part of them: join the shards with \
+             `nvkv-tune merge`, then give it with --db and without --shard"
+                .into(),
+        )),
+        (Ok(_), None) => Ok(()),
+    }
 }
 
 /// The machine that `--arch` names.
@@ -143,6 +168,9 @@ fn conclude(request: &Request, tuned: &Tuned) {
         }
         None if request.shard.is_some() => conclude_shard(request),
         None => eprintln!("nothing usable came out: no bundle was written"),
+    }
+    if let Some(regret) = &tuned.regret {
+        eprintln!("{}; `nvkv-tune regret` lists them", regret.text());
     }
     if let Some(pace) = &tuned.pace {
         eprintln!("{}", report::pace(pace));

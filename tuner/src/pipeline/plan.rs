@@ -5,6 +5,7 @@ use super::cost::*;
 use super::space::{Candidate, Case, Space, splits};
 use super::timing::{ROUND_SAMPLES, RUNOFF, RUNOFF_ROUNDS, RUNOFF_SAMPLES};
 use nvkv_generator::{Preset, Rejection};
+use nvkv_spec::bucket::held_out;
 use nvkv_spec::{Problem, Shape, Target, Variant};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub struct Plan {
     pub problems: usize,
     /// Problem and shape pairs.
     pub shapes: usize,
+    /// Shapes between them at which buckets are measured at first, before any is split; 0 where that is not asked for.
+    pub held_out: usize,
     /// Variants before pruning.
     pub variants: usize,
     /// Variants rejected, by reason.
@@ -47,6 +50,7 @@ impl Plan {
             timed,
             problems: request.cases.len(),
             shapes: request.cases.iter().map(|(_, shapes)| shapes.len()).sum(),
+            held_out: 0,
             variants: spaces.iter().map(Space::total).sum(),
             rejected: BTreeMap::new(),
             compiles: spaces.iter().map(|space| space.feasible.len()).sum(),
@@ -60,8 +64,12 @@ impl Plan {
             space.rejected.iter().for_each(|(reason, n)| *plan.rejected.entry(*reason).or_default() += n);
             let trials: usize = space.feasible.iter().map(|v| trials(problem, v, shapes, target, request.preset)).sum();
             if timed {
-                plan.timings += trials;
+                let held_out = if request.held_out { held_out(shapes) } else { Vec::new() };
+                let between = held_out.len() * HELD_OUT_LAUNCHES;
+                plan.held_out += held_out.len();
+                plan.timings += trials + between;
                 gpu_ms += VERIFY_MS * space.feasible.len() as u64 + round_ms(trials) + runoff_ms(shapes);
+                gpu_ms += round_ms(between) + runoff_ms(&held_out);
             } else {
                 plan.emulations += space.feasible.len().min(shapes.len() + 1);
             }
@@ -109,11 +117,13 @@ fn trials(problem: &Problem, variant: &Variant, shapes: &[Shape], target: Target
     shapes.iter().map(|shape| splits(problem, variant, shape, target, preset).len()).sum()
 }
 
-fn round_ms(trials: usize) -> u64 {
+/// A first look at so many trials, ms.
+pub fn round_ms(trials: usize) -> u64 {
     trials as u64 * (TRIAL_MS + u64::from(ROUND_SAMPLES) * SAMPLE_MS)
 }
 
-fn runoff_ms(shapes: &[Shape]) -> u64 {
+/// The run-offs at `shapes`, ms.
+pub fn runoff_ms(shapes: &[Shape]) -> u64 {
     let round = TRIAL_MS + u64::from(RUNOFF_SAMPLES) * SAMPLE_MS;
     (shapes.len() * (RUNOFF + 1)) as u64 * u64::from(RUNOFF_ROUNDS) * round
 }

@@ -102,13 +102,31 @@ impl Recorder {
     /// Stores what became of the candidate at one shape and split; the samples and the measurement of each.
     pub fn tried(
         &mut self,
-        (candidate, artefact): (&Candidate, &Artefact),
-        (shape, split): (Shape, SplitPolicy),
+        kernel: (&Candidate, &Artefact),
+        place: (Shape, SplitPolicy),
         outcome: Outcome,
         (samples, measurements): (Vec<f64>, Vec<MeasurementId>),
     ) -> Result<(), DbError> {
-        let trial = TrialRecord { samples, measurements, ..self.trial((candidate, artefact), (shape, split), outcome) };
-        self.store(trial)
+        self.store(TrialRecord { samples, measurements, ..self.trial(kernel, place, outcome) })
+    }
+
+    /// The same at a shape that is held out.
+    pub fn tried_held_out(
+        &mut self,
+        kernel: (&Candidate, &Artefact),
+        place: (Shape, SplitPolicy),
+        outcome: Outcome,
+        (samples, measurements): (Vec<f64>, Vec<MeasurementId>),
+    ) -> Result<(), DbError> {
+        let trial = TrialRecord { samples, measurements, ..self.trial(kernel, place, outcome) };
+        self.db.record_held_out(self.run, &trial)?;
+        self.done.insert(trial.key());
+        Ok(())
+    }
+
+    /// Makes `shape` a bucket, split from `bucket`.
+    pub fn split_bucket(&mut self, problem: &Problem, shape: &Shape, bucket: &Shape) -> Result<(), DbError> {
+        self.db.split_bucket(self.target, problem, shape, bucket)
     }
 
     /// Stores a prediction; false where another tuner stored it meanwhile.

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod faults;
+pub mod held_out;
 mod pace;
 mod trials;
 
@@ -70,7 +71,12 @@ struct Heat<'k, 'a> {
     problem: Problem,
     shape: Shape,
     kernels: &'k [Verified<'a>],
+    /// At a shape that is held out the launches that serve it, which are in every run-off; none at a bucket.
+    held_out: Option<&'k [Launched]>,
 }
+
+/// A kernel by its index, and its split.
+type Launched = (usize, SplitPolicy);
 
 /// What measuring gave for one trial: samples, µs, and the measurement of each, or a failure.
 #[derive(Default)]
@@ -107,6 +113,10 @@ impl<'a> Heat<'_, 'a> {
         let Candidate { source, variant, .. } = self.candidate(trial);
         let cubin = self.kernels[trial.kernel].cubin.clone();
         CandidateKernel { id: source.id.clone(), variant: *variant, split: trial.split, cubin }
+    }
+
+    fn serves(&self, trial: &Trial) -> bool {
+        self.held_out.is_some_and(|servers| servers.contains(&(trial.kernel, trial.split)))
     }
 
     fn is_default(&self, trial: &Trial, target: Target) -> bool {
@@ -240,7 +250,7 @@ impl<'a> Timing<'a> {
 
     fn time_case(&mut self, case: usize, kernels: &[Verified<'a>]) -> anyhow::Result<()> {
         let (problem, shapes) = &self.request.cases[case];
-        shapes.iter().try_for_each(|&shape| self.time(Heat { problem: *problem, shape, kernels }))
+        shapes.iter().try_for_each(|&shape| self.time(Heat { problem: *problem, shape, kernels, held_out: None }))
     }
 
     /// Times what was not timed yet, in batches, then the best of all beside the default.
@@ -291,7 +301,7 @@ impl<'a> Timing<'a> {
     fn run_off(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<()> {
         for _ in 0..RUNOFFS {
             trials.retain(|t| self.may_run(heat, t));
-            let chosen = contenders(&trials, |t| heat.is_default(t, self.target));
+            let chosen = contenders(&trials, |t| heat.is_default(t, self.target) || heat.serves(t));
             let timed = self.rounds(heat, chosen)?;
             merge(&mut trials, &timed);
             let settled = |t: &Trial| t.timed.is_some_and(|(_, samples)| samples > u64::from(ROUND_SAMPLES));
@@ -434,7 +444,8 @@ impl<'a> Timing<'a> {
             return Ok(self.recorder.failed(candidate, Some(artefact), outcome)?);
         }
         let place = (heat.shape, trial.split);
-        Ok(self.recorder.tried((candidate, artefact), place, outcome, (samples, measurements))?)
+        let store = if heat.held_out.is_some() { Recorder::tried_held_out } else { Recorder::tried };
+        Ok(store(self.recorder, (candidate, artefact), place, outcome, (samples, measurements))?)
     }
 
     /// A worker that died or hung is a failed trial, unless the GPU itself is gone: that ends the run.

@@ -194,12 +194,19 @@ mod tests {
             measurement_policy: None,
             default: None,
             near_ties: Vec::new(),
+            regret: None,
         };
         Cell { winner, candidates }
     }
 
     fn measured(cells: Vec<Cell>) -> Measured {
-        Measured { target: Target::Sm90a, environment: GpuEnvironment::default(), ceiling_gbps: None, cells }
+        Measured {
+            target: Target::Sm90a,
+            environment: GpuEnvironment::default(),
+            ceiling_gbps: None,
+            cells,
+            regrets: Vec::new(),
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What a report says, from the database: winners, what comes near them, what the axes gave, what failed.
 
 use crate::pipeline::compile::reason_line;
-use nvkv_db::{Db, DbError, EnvironmentKey, NearTie, PredictedWinner, Run, RunId, Times, Trial, Winner, WinnerFilter};
+use nvkv_db::{
+    Db, DbError, EnvironmentKey, NearTie, PredictedWinner, Regret, Run, RunId, Times, Trial, Winner, WinnerFilter,
+};
 use nvkv_spec::{GpuEnvironment, Outcome, Problem, Shape, Target};
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,6 +31,8 @@ pub struct Measured {
     pub ceiling_gbps: Option<f64>,
     /// A cell for each problem and shape, in order of operation, problem, then shape.
     pub cells: Vec<Cell>,
+    /// What the winners cost at shapes between theirs.
+    pub regrets: Vec<Regret>,
 }
 
 /// One problem at one shape.
@@ -101,6 +105,8 @@ pub struct Records {
     pub winners: Vec<Winner>,
     /// The first by a model where nothing was timed.
     pub predicted: Vec<PredictedWinner>,
+    /// What the winners cost at shapes between theirs.
+    pub regrets: Vec<Regret>,
 }
 
 impl Records {
@@ -112,23 +118,25 @@ impl Records {
         let mut targets: Vec<Target> = trials.iter().map(|t| t.record.kernel.target).collect();
         targets.sort();
         targets.dedup();
-        let (mut winners, mut predicted) = (Vec::new(), Vec::new());
+        let (mut winners, mut predicted, mut regrets) = (Vec::new(), Vec::new(), Vec::new());
         for target in targets {
             winners.extend(db.winners(&WinnerFilter::of(target))?);
             predicted.extend(db.predicted_winners(&WinnerFilter::of(target))?);
+            regrets.extend(db.regrets(&WinnerFilter::of(target))?);
         }
         winners.retain(|w| name(&w.kernel.problem, Some(&w.shape)).contains(only));
         predicted.retain(|w| name(&w.kernel.problem, Some(&w.shape)).contains(only));
-        Ok(Self { runs, trials, winners, predicted })
+        regrets.retain(|r| name(&r.problem, Some(&r.bucket)).contains(only));
+        Ok(Self { runs, trials, winners, predicted, regrets })
     }
 }
 
 impl From<Records> for Report {
-    fn from(Records { runs, trials, winners, predicted }: Records) -> Self {
+    fn from(Records { runs, trials, winners, predicted, regrets }: Records) -> Self {
         Self {
             failures: failures(&trials),
             trials: trials.len(),
-            measured: measured(winners, trials, &runs),
+            measured: measured(winners, trials, regrets, &runs),
             predicted,
             runs,
         }
@@ -136,7 +144,7 @@ impl From<Records> for Report {
 }
 
 /// The cells of each target, GPU and driver.
-fn measured(winners: Vec<Winner>, trials: Vec<Trial>, runs: &[Run]) -> Vec<Measured> {
+fn measured(winners: Vec<Winner>, trials: Vec<Trial>, regrets: Vec<Regret>, runs: &[Run]) -> Vec<Measured> {
     let places: HashMap<RunId, EnvironmentKey> =
         runs.iter().filter_map(|run| Some((run.id, run.start.environment.as_ref()?.into()))).collect();
     let mut candidates: HashMap<(Target, EnvironmentKey, Problem, Shape), Vec<Candidate>> = HashMap::new();
@@ -160,10 +168,17 @@ fn measured(winners: Vec<Winner>, trials: Vec<Trial>, runs: &[Run]) -> Vec<Measu
             let of_run = |run: &&Run| run.start.target == target && places.get(&run.id) == Some(&place);
             let ceilings = runs.iter().filter(of_run).filter_map(|run| run.read_ceiling_gbps);
             let (environment, ceiling_gbps) = (winner.environment.clone(), ceilings.reduce(f64::max));
-            all.push(Measured { target, environment, ceiling_gbps, cells: Vec::new() });
+            all.push(Measured { target, environment, ceiling_gbps, cells: Vec::new(), regrets: Vec::new() });
             all.len() - 1
         });
         all[at].cells.push(Cell { winner, candidates: of_cell });
+    }
+    for regret in regrets {
+        let place = EnvironmentKey::from(&regret.environment);
+        let here = |m: &&mut Measured| m.target == regret.target && EnvironmentKey::from(&m.environment) == place;
+        if let Some(measured) = all.iter_mut().find(here) {
+            measured.regrets.push(regret);
+        }
     }
     for measured in &mut all {
         measured

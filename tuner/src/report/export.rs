@@ -158,14 +158,18 @@ pub fn csv(records: &Records) -> anyhow::Result<String> {
         if n == 0 {
             writer.write_record(fields.iter().map(|(name, _)| name))?;
         }
-        let text = |value: &Value| match value {
-            Value::Null => String::new(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
         writer.write_record(fields.iter().map(|(_, value)| text(value)))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+/// A value as a field of CSV.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// The trials as JSON: `{"schema": 1, "trials": [{column: value, …, "samples_us": [µs, …]}, …]}`, a line a trial.

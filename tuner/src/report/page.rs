@@ -2,11 +2,12 @@
 
 use super::axes::{Axis, Value, contributions, geometric_mean};
 use super::data::{Cell, FailureGroup, Measured, Report, order};
+use super::regret::{Summary, remark, verdict};
 use super::{heat_map, roofline, two_digits};
 use crate::gpu::GpuState;
 use indicatif::{HumanBytes, HumanCount};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use nvkv_db::{PredictedWinner, Run};
+use nvkv_db::{PredictedWinner, Regret, Run};
 use nvkv_spec::{GpuEnvironment, Operation, Shape};
 use serde::Deserialize;
 
@@ -72,6 +73,7 @@ fn navigation(report: &Report) -> Markup {
                     (link(format!("#winners-{i}"), "Winners"))
                     (link(format!("#axes-{i}"), "Axes"))
                     (link(format!("#ties-{i}"), "Near ties"))
+                    @if !m.regrets.is_empty() { (link(format!("#regret-{i}"), "Regret")) }
                 }
                 @if !report.predicted.is_empty() { (link("#predicted".into(), "Predicted")) }
                 (link("#failures".into(), "Failures"))
@@ -100,6 +102,7 @@ fn of_measured(i: usize, m: &Measured, report: &Report) -> Markup {
         (winners(i, m))
         (axes(i, m))
         (near_ties(i, m))
+        @if !m.regrets.is_empty() { (regrets(i, m)) }
     }
 }
 
@@ -317,6 +320,46 @@ fn tie(place: usize, cell: &Cell) -> Markup {
                     details { summary { (ties.len() - shown) " more" } ul.ties { @for at in shown..ties.len() { (line(at)) } } }
                 }
             }
+        }
+    }
+}
+
+/// What the winners cost where they serve other shapes.
+fn regrets(i: usize, m: &Measured) -> Markup {
+    let id = format!("regret-{i}");
+    let summary = Summary::new(m.cells.iter().map(|cell| &cell.winner), &m.regrets);
+    section(
+        &id,
+        "Regret",
+        html! {
+            p { "A tuned shape is a bucket: its winner serves every shape that is nearer to it than to another one. Where two "
+                "buckets meet, their winners were timed beside those of the buckets nearby and the default; regret is the time "
+                "over the best of these, less one. A bucket with more than 5 % is split there. " (summary.text()) "." }
+            (filter(&format!("{id}-table"), m.regrets.len()))
+            (scroll("Regret", html! {
+                table.sortable id=(format!("{id}-table")) {
+                    thead { tr {
+                        (sortable("Problem", "")) (sortable("Bucket", "")) (sortable("At", "")) (sortable("Its winner, µs", "n"))
+                        (sortable("Best, µs", "n")) (sortable("Regret", "n")) (sortable("Verdict", ""))
+                    } }
+                    tbody { @for (place, regret) in m.regrets.iter().enumerate() { (regret_row(place, regret)) } }
+                }
+            }))
+        },
+    )
+}
+
+fn regret_row(place: usize, regret: &Regret) -> Markup {
+    let Regret { problem, bucket, shape, winner, best, .. } = regret;
+    html! {
+        tr {
+            td.name { (breakable(&problem.key())) }
+            td.narrow data-v=(place) { (breakable(&bucket.key())) }
+            td.narrow data-v=(place) { (breakable(&shape.key())) }
+            td.n data-v=(winner.times.median_us) { (micros(winner.times.median_us)) }
+            td.n data-v=(best.times.median_us) { (micros(best.times.median_us)) }
+            td.n data-v=(regret.share()) { (percent_1(regret.share())) }
+            td { (verdict(regret)) span.quiet { (remark(regret)) } }
         }
     }
 }

@@ -18,11 +18,15 @@ pub enum At {
     Measure(KernelId),
     /// Measuring at this shape.
     Shape(Shape),
+    /// Measuring this kernel at this shape.
+    Launch(KernelId, Shape),
 }
 
 /// How it does.
 #[derive(Clone, Debug)]
 pub enum Fault {
+    /// It only takes so long, µs; at a launch.
+    Takes(f64),
     /// The process dies.
     Crash,
     /// No answer comes.
@@ -40,15 +44,17 @@ pub enum Fault {
 /// How long a fake may take: an answer takes milliseconds, unless the cores are busy with other tests.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// A worker in `folder` that reads a ceiling of 4,000 GB/s, takes 10 µs for every call, and fails so.
+/// A worker in `folder` that reads a ceiling of 4,000 GB/s, takes 10 µs for every call, and else is or fails so.
 pub fn worker(folder: &Path, environment: &GpuEnvironment, faults: &[(At, Fault)]) -> GpuWorker {
     let place = |at: &At| match at {
         At::Verify(id) => format!("verify {id}"),
         At::Measure(id) => format!("measure {id}"),
         At::Shape(Shape::Append { tokens, .. }) => format!("measure {tokens} tokens"),
-        At::Shape(Shape::Decode { .. }) => unimplemented!("fakes append"),
+        At::Launch(id, Shape::Append { tokens, .. }) => format!("{id} at {tokens} tokens"),
+        At::Shape(Shape::Decode { .. }) | At::Launch(_, Shape::Decode { .. }) => unimplemented!("fakes append"),
     };
     let how = |fault: &Fault| match fault {
+        Fault::Takes(us) => json!(us),
         Fault::Crash => json!("crash"),
         Fault::Hang => json!("hang"),
         Fault::Garbage => json!("garbage"),

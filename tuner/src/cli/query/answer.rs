@@ -1,5 +1,6 @@
 //! The answer to a query, for people and for programs.
 
+use crate::report::regret::percent;
 use crate::report::two_digits;
 use nvkv_db::{Answer, Emulated, KernelRecord, NearTie, PredictedWinner, Query, Winner};
 use nvkv_runtime::tune_command;
@@ -55,7 +56,9 @@ pub fn describe(query: &Query, answer: &Answer) -> String {
     let kernel = found(answer).map_or(String::new(), |(kernel, split, _)| describe_kernel(query, kernel, split));
     let body = match answer {
         Answer::Exact { winner } => timed("timed at this shape", winner),
-        Answer::Bucket { winner, distance } => timed(&format!("timed at {}", near(winner.shape, *distance)), winner),
+        Answer::Bucket { winner, distance } => {
+            timed(&format!("timed at {}", near(winner.shape, *distance)), winner) + &regret(winner.regret)
+        }
         Answer::Predicted { winner, distance } => predicted(winner, *distance),
         Answer::Miss { why, nearest } => {
             let nearest = nearest.map_or(String::new(), |p| format!("nearest    {}\n", p.key()));
@@ -120,6 +123,17 @@ fn timed(trust: &str, winner: &Winner) -> String {
         gpu.driver,
         winner.kernel.nvrtc,
     )
+}
+
+/// What a bucket costs between the tuned shapes.
+fn regret(regret: Option<f64>) -> String {
+    match regret {
+        Some(regret) => format!(
+            "regret     at most {} over the best kernel, at the shapes of this bucket where it was measured\n",
+            percent(regret)
+        ),
+        None => "regret     not measured: `nvkv-tune --held-out` measures buckets between the tuned shapes\n".into(),
+    }
 }
 
 /// Near ties that are listed; the rest is counted, and in the JSON.

@@ -13,17 +13,18 @@ use nvkv_spec::{CompileFacts, Stage, Toolchain};
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-const SHAPES: [Shape; 2] = [Shape::Append { tokens: 64, kv_heads: 8 }, Shape::Append { tokens: 256, kv_heads: 8 }];
+pub(super) const SHAPES: [Shape; 2] =
+    [Shape::Append { tokens: 64, kv_heads: 8 }, Shape::Append { tokens: 256, kv_heads: 8 }];
 
 /// A tune on a fake GPU whose kernels are compiled already.
-struct Tune {
+pub(super) struct Tune {
     folder: tempfile::TempDir,
     request: Request,
     candidates: Vec<Candidate>,
 }
 
 impl Tune {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let gpu = GpuEnvironment { name: "H200".into(), uuid: "GPU-1".into(), sms: 132, ..GpuEnvironment::default() };
         let machine = Machine { target: Target::Sm90a, gpu: Ok(gpu), device: 0, beside: Vec::new() };
@@ -33,12 +34,12 @@ impl Tune {
         Self { folder, request, candidates }
     }
 
-    fn id(&self, n: usize) -> KernelId {
+    pub(super) fn id(&self, n: usize) -> KernelId {
         self.candidates[n].source.id.clone()
     }
 
     /// Runs it with these faults; gives the end of the run, and its recorder.
-    fn run(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
+    pub(super) fn run(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
         let (progress, stop) = (Progress::new(0), Stop::new(None));
         let board = self.request.machine.boards().remove(0);
         let toolchain = Toolchain { nvrtc: "13.0".into(), generator: "0".into() };
@@ -58,6 +59,22 @@ impl Tune {
         let worker = fake::worker(self.folder.path(), &board.environment, faults);
         let end =
             Timing::with_worker((&self.request, board), worker, &mut recorder, (&progress, &stop)).run(built, &pending);
+        (end, recorder)
+    }
+
+    /// Measures its buckets with these faults.
+    pub(super) fn measure_buckets(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
+        let (progress, stop) = (Progress::new(0), Stop::new(None));
+        let board = self.request.machine.boards().remove(0);
+        let toolchain = Toolchain { nvrtc: "13.0".into(), generator: "0".into() };
+        let run = new_run(&self.request, &toolchain, Some(&board.environment));
+        let mut recorder = Recorder::begin(&self.request.db, &run, &self.candidates).unwrap();
+        let cache = Cache::new(&self.request.out, Target::Sm90a, "13.0");
+        let fields = held_out::fields(&self.request, &recorder, &cache).unwrap();
+        let worker = fake::worker(self.folder.path(), &board.environment, faults);
+        let mut timing = Timing::with_worker((&self.request, board), worker, &mut recorder, (&progress, &stop));
+        let end = fields.iter().try_for_each(|field| timing.measure_buckets(field));
+        drop(timing);
         (end, recorder)
     }
 

@@ -16,13 +16,14 @@ pub struct Trial {
     pub timed: Option<(f64, u64)>,
 }
 
-/// The best trials by median, and the default.
-pub fn contenders(trials: &[Trial], is_default: impl Fn(&Trial) -> bool) -> Vec<Trial> {
+/// The best trials by median, and those that `must` be among them, such as the default.
+pub fn contenders(trials: &[Trial], must: impl Fn(&Trial) -> bool) -> Vec<Trial> {
     let mut timed: Vec<_> = trials.iter().copied().filter(|t| t.timed.is_some()).collect();
     timed.sort_by(|a, b| us(a).total_cmp(&us(b)));
     let (ahead, rest) = timed.split_at(timed.len().min(RUNOFF));
-    let default = rest.iter().chain(trials.iter().filter(|t| t.timed.is_none())).find(|t| is_default(t));
-    ahead.iter().chain(default.filter(|_| !ahead.is_empty())).copied().collect()
+    let untimed = trials.iter().filter(|t| t.timed.is_none());
+    let others = rest.iter().chain(untimed).filter(|t| !ahead.is_empty() && must(t));
+    ahead.iter().chain(others).copied().collect()
 }
 
 /// The trial of the lowest median.
@@ -64,6 +65,7 @@ mod tests {
         let kernels = |picked: Vec<Trial>| picked.iter().map(|t| t.kernel).collect::<Vec<_>>();
         assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
         assert_eq!(kernels(contenders(&trials, |t| t.kernel == 2)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(kernels(contenders(&trials, |t| t.kernel >= 8)), [0, 1, 2, 3, 4, 5, 8, 9]);
         // A default that an earlier run timed has no median here; it is timed again.
         trials[9].timed = None;
         assert_eq!(kernels(contenders(&trials, |t| t.kernel == 9)), [0, 1, 2, 3, 4, 5, 9]);
