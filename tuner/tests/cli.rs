@@ -463,11 +463,11 @@ fn a_tune_without_a_gpu_predicts_and_bundles() {
     assert_eq!(place.trials(), feasible(&place));
 
     let manifest = place.manifest();
-    assert_eq!((&manifest["schema"], &manifest["target"]), (&3.into(), &"sm_100a".into()));
+    assert_eq!((&manifest["schema"], &manifest["target"]), (&4.into(), &"sm_100a".into()));
     let kernels = manifest["kernels"].as_array().unwrap();
     assert!(kernels.iter().all(|kernel| kernel["evidence"]["evidence"] == "emulated"), "{kernels:?}");
     assert_eq!(place.emulated(), kernels.len() as u64);
-    let selection = &manifest["selections"][0];
+    let selection = &manifest["kernels"][winner(&manifest)]["selections"][0];
     assert_eq!(selection["trust"], "predicted");
     assert!(selection["predicted_us"].as_f64().unwrap() > 0.0 && selection["median_us"].is_null());
 
@@ -544,6 +544,12 @@ fn a_tune_goes_on_where_nobody_reads_its_messages() {
     assert_eq!(place.manifest()["target"], "sm_100a");
 }
 
+/// The place of the first kernel that has a selection.
+fn winner(manifest: &Value) -> usize {
+    let kernels = manifest["kernels"].as_array().unwrap();
+    kernels.iter().position(|kernel| kernel["selections"].as_array().is_some_and(|s| !s.is_empty())).unwrap()
+}
+
 /// Changes the manifest of sm_100a, and its digest with it, as one would who means to.
 fn rewrite(place: &Place, manifest: &Value) {
     let bytes = serde_json::to_vec_pretty(manifest).unwrap();
@@ -552,12 +558,12 @@ fn rewrite(place: &Place, manifest: &Value) {
     fs::write(place.path("kernels-out/sm_100a/manifest.b3"), digest).unwrap();
 }
 
-/// A path in the manifest, what is put there, and what `verify` says then.
-const LIES: [(&str, &str, &str); 26] = [
+/// A path in the manifest (`/winner` is the kernel that has a selection), what is put there, and what `verify` says then.
+const LIES: [(&str, &str, &str); 24] = [
     ("/schema", "0", "schema 0"),
     ("/target", r#""sm_90a""#, "sm_90a"),
     ("/kernels", "[]", "no kernels"),
-    ("/selections", "[]", "no selections"),
+    ("/winner/selections", "[]", "no selections"),
     ("/kernels/0/symbol", r#""other""#, "symbol"),
     ("/kernels/0/launch/threads", "64", "launch"),
     ("/kernels/0/launch/shared_bytes", "0", "launch"),
@@ -573,13 +579,11 @@ const LIES: [(&str, &str, &str); 26] = [
     ("/kernels/0/files/cubin/path", r#""/etc/hostname""#, "not /etc/hostname"),
     ("/kernels/0/files/ptx/path", r#""../sm_100a/x""#, "not ../sm_100a/x"),
     ("/kernels/0/evidence", r#"{"evidence": "verified_on_gpu", "gpu": "B200", "driver": "580"}"#, "verified on a GPU"),
-    ("/selections/0/max_splits", "1", "max_splits"),
-    ("/selections/0/workspace_bytes", "0", "workspace_bytes"),
-    ("/selections/0/min_split_tokens", "7", "min_split_tokens"),
-    ("/selections/0/split", "null", "no split"),
-    ("/selections/0/split", r#"{"chunk": {"tokens": 0}}"#, "no split"),
-    ("/selections/0/shape", r#"{"of": "append", "tokens": 1, "kv_heads": 1}"#, "another operation"),
-    ("/selections/0/trust", r#""timed""#, "times"),
+    ("/winner/selections/0/workspace_bytes", "0", "workspace_bytes"),
+    ("/winner/selections/0/split", "null", "no split"),
+    ("/winner/selections/0/split", r#"{"chunk": {"tokens": 0}}"#, "no split"),
+    ("/winner/selections/0/shape", r#"{"of": "append", "tokens": 1, "kv_heads": 1}"#, "another operation"),
+    ("/winner/selections/0/trust", r#""timed""#, "times"),
 ];
 
 #[test]
@@ -598,24 +602,26 @@ fn a_decode_bundle_has_a_fallback_and_verify_finds_every_lie_in_its_manifest() {
     let defaults = manifest["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["is_default"] == true);
     assert_eq!(defaults.count(), 1, "also where nothing was timed, and another kernel is predicted to win");
 
+    let winner = winner(&manifest);
     for (path, value, expected) in LIES {
         let mut lie = manifest.clone();
-        *lie.pointer_mut(path).unwrap() = serde_json::from_str(value).unwrap();
+        let path = path.replace("/winner", &format!("/kernels/{winner}"));
+        *lie.pointer_mut(&path).unwrap() = serde_json::from_str(value).unwrap();
         rewrite(&place, &lie);
         let output = place.nvkv().arg("verify").output().unwrap();
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         assert!(output.status.code() == Some(1) && text.contains(expected), "{path} = {value}: {text}");
     }
-    for list in ["kernels", "selections"] {
+    for list in ["/kernels".to_string(), format!("/kernels/{winner}/selections")] {
         let mut twice = manifest.clone();
-        let first = twice[list][0].clone();
-        twice[list].as_array_mut().unwrap().push(first);
+        let list = twice.pointer_mut(&list).unwrap().as_array_mut().unwrap();
+        list.push(list[0].clone());
         rewrite(&place, &twice);
         place.nvkv().arg("verify").assert().code(1).stdout(contains("there twice"));
     }
     // A number that nothing else tells.
     let mut faster = manifest.clone();
-    faster["selections"][0]["predicted_us"] = 0.5.into();
+    faster["kernels"][winner]["selections"][0]["predicted_us"] = 0.5.into();
     rewrite(&place, &faster);
     place.nvkv().arg("verify").assert().stderr(contains("other winners or times"));
     rewrite(&place, &manifest);
@@ -717,7 +723,8 @@ fn a_bundle_is_not_replaced_by_less_without_a_word() {
 
     // A bundle that was timed elsewhere.
     let mut manifest = place.manifest();
-    manifest["selections"][0]["trust"] = "timed".into();
+    let kernel = winner(&manifest);
+    manifest["kernels"][kernel]["selections"][0]["trust"] = "timed".into();
     let timed = serde_json::to_vec(&manifest).unwrap();
     fs::write(&path, &timed).unwrap();
     place.nvkv().args(TINY).args(other).assert().code(1).stderr(refused("t32-h8"));
@@ -993,8 +1000,9 @@ fn with_a_gpu_kernels_are_verified_timed_and_not_tried_twice() {
     let bundle = fs::read_dir(place.path("kernels-out")).unwrap().flatten().map(|entry| entry.path());
     let manifest = bundle.map(|folder| folder.join("manifest.json")).find(|path| path.exists()).unwrap();
     let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
-    assert_eq!(manifest["selections"][0]["trust"], "timed");
-    assert!(manifest["selections"][0]["share_of_read_ceiling"].as_f64().is_some_and(|share| share < 1.1));
+    let selection = &manifest["kernels"][winner(&manifest)]["selections"][0];
+    assert_eq!(selection["trust"], "timed");
+    assert!(selection["share_of_read_ceiling"].as_f64().is_some_and(|share| share < 1.1));
     let trials = place.trials();
     tune().assert().code(0).stderr(contains("nothing to do"));
     assert_eq!(place.trials(), trials);
