@@ -74,17 +74,12 @@ impl Place {
 
     /// Trials in the database over all runs, what the emulator said aside.
     fn trials(&self) -> u64 {
-        self.outcomes().filter(|(kind, _)| kind != "emulated").map(|(_, n)| n).sum()
+        trials_of(&self.path("db/nvkv.sqlite"))
     }
 
     /// Kernels that agreed with the reference in the emulator, over all runs.
     fn emulated(&self) -> u64 {
-        self.outcomes().filter(|(kind, _)| kind == "emulated").map(|(_, n)| n).sum()
-    }
-
-    fn outcomes(&self) -> impl Iterator<Item = (String, u64)> {
-        let db = Db::open_read_only(&self.path("db/nvkv.sqlite")).unwrap();
-        (1..20).flat_map(move |run| db.outcomes(RunId(run)).unwrap())
+        outcomes_of(&self.path("db/nvkv.sqlite")).filter(|(kind, _)| kind == "emulated").map(|(_, n)| n).sum()
     }
 
     /// Kernels in the cache.
@@ -98,6 +93,16 @@ impl Place {
     fn files(&self) -> Vec<PathBuf> {
         fs::read_dir(self.0.path()).unwrap().flatten().map(|entry| entry.path()).collect()
     }
+}
+
+/// Trials in the database at `path` over all runs, what the emulator said aside.
+fn trials_of(path: &Path) -> u64 {
+    outcomes_of(path).filter(|(kind, _)| kind != "emulated").map(|(_, n)| n).sum()
+}
+
+fn outcomes_of(path: &Path) -> impl Iterator<Item = (String, u64)> {
+    let db = Db::open_read_only(path).unwrap();
+    (1..20).flat_map(move |run| db.outcomes(RunId(run)).unwrap())
 }
 
 /// Feasible variants of the tiny problem.
@@ -794,6 +799,68 @@ fn a_limit_on_files_is_named_and_the_tune_goes_on_without_it() {
     place.tune().assert().code(0);
     assert_eq!(place.trials(), feasible(&place));
     place.nvkv().arg("verify").assert().code(0);
+}
+
+/// Runs `script` where it may mount file systems that nobody else sees; none where the system does not allow that.
+#[cfg(target_os = "linux")]
+fn with_own_mounts(place: &Place, script: &str) -> Option<std::process::ExitStatus> {
+    let unshared = |script: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-euc", script]).current_dir(place.0.path());
+        command.env("CUDA_VISIBLE_DEVICES", "-1").stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    let may = unshared("mkdir tried && mount -t tmpfs tmpfs tried");
+    may.is_ok_and(|status| status.success()).then(|| unshared(script).unwrap())
+}
+
+/// The database's disk is full while trials are recorded, then the bundles' while one is written; each time space is made,
+/// and the same command goes on.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_loses_no_trial_and_the_same_command_goes_on() {
+    let place = Place::new();
+    let nvkv = assert_cmd::cargo::cargo_bin("nvkv-tune");
+    let script = format!(
+        r#"
+        mkdir db kernels-out
+        mount -t tmpfs -o size=256m tmpfs db
+        mount -t tmpfs -o size=256m tmpfs kernels-out
+        leave() {{ set -- $1 $2 $(df -Pk $1 | tail -n 1); mount -o remount,size=$(($5 + $2))k $1; }}
+        tune() {{
+            code=0; {nvkv} {tiny} --batch $2 2> $1.stderr || code=$?
+            echo $code > $1.code
+            for file in db/nvkv.sqlite*; do cp $file $1${{file#db/nvkv}}; done
+        }}
+        tune first 32
+        leave db 140; tune database 64; mount -o remount,size=256m db
+        rm -r kernels-out/sm_100a
+        leave kernels-out 8; tune bundle 64; ls kernels-out > bundle.left; mount -o remount,size=256m kernels-out
+        tune last 64
+        {nvkv} verify
+        "#,
+        nvkv = nvkv.display(),
+        tiny = TINY.join(" "),
+    );
+    let Some(status) = with_own_mounts(&place, &script) else {
+        eprintln!("skipped: this system lets no user mount a tmpfs in a namespace (`unshare --user --mount`)");
+        return;
+    };
+    let text = |name: &str| fs::read_to_string(place.path(name)).unwrap_or_default();
+    assert!(status.success(), "{}", text("last.stderr"));
+    let ends = ["first", "database", "bundle", "last"].map(|name| text(&format!("{name}.code")).trim().to_string());
+    assert_eq!(ends, ["0", "1", "1", "0"], "{}", text("bundle.stderr"));
+    let said = [text("database.stderr"), text("bundle.stderr")];
+    assert!(
+        said[0].contains("no space left for the database") && said[0].contains("run the same command again"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("the disk is full") && said[1].contains("the same command goes on"), "{said:?}");
+    assert_eq!(text("bundle.left"), "", "neither a bundle nor half of one");
+
+    let trials = ["first", "database", "bundle", "last"].map(|name| trials_of(&place.path(&format!("{name}.sqlite"))));
+    let all = feasible(&place);
+    assert!(trials[0] == all && (all..2 * all).contains(&trials[1]), "{trials:?}");
+    assert_eq!(trials[2..], [2 * all; 2], "each trial of both shapes once");
 }
 
 /// Processes that `parent` started and that live, by any of its threads.
