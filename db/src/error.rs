@@ -84,8 +84,9 @@ pub enum DbError {
     },
     /// Made by an older nvkv, and opened for reading only.
     #[error(
-        "the database {} has schema {found}, this nvkv reads {known}; tuning with `nvkv-tune --db {0}` brings it \
-         up to date", .path.display()
+        "the database {} has schema {found}, this nvkv reads {known}; `nvkv-tune merge {0} -o NEW.sqlite` writes it \
+         anew in that schema, without a GPU, and tuning with `nvkv-tune --db {0}` brings it up to date in its place",
+        .path.display()
     )]
     OlderSchema {
         /// Where.

@@ -48,13 +48,7 @@ impl Db {
         })?;
         let network = filesystem::network(folder);
         let mut db = open_with(path, Access { busy_timeout: BUSY_TIMEOUT, shared: network.is_none(), synced: true })?;
-        db.notices.extend(network.map(|name| {
-            format!(
-                "{} is on {name}, which has no reliable locks: one process at a time may use it. A local --db is \
-                 faster and can be shared.",
-                path.display()
-            )
-        }));
+        db.notices.extend(network.map(|name| filesystem::notice(path, name)));
         Ok(db)
     }
 

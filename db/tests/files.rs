@@ -132,7 +132,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
 }
 
 #[test]
-fn an_older_schema_is_migrated_by_tuning_and_not_by_reading() {
+fn an_older_schema_is_migrated_by_tuning_or_merging_and_not_by_reading() {
     let (_folder, path) = place();
     filled(&path);
     let whole = Db::open(&path).unwrap().winners(&WinnerFilter::of(Target::Sm90a)).unwrap();
@@ -140,6 +140,11 @@ fn an_older_schema_is_migrated_by_tuning_and_not_by_reading() {
     with_schema_2(&old, &path);
     let error = Db::open_read_only(&old).map(|_| ()).unwrap_err();
     assert!(matches!(error, DbError::OlderSchema { found: 2, known, .. } if known == newest()), "{error}");
+    assert!(error.to_string().contains(&format!("nvkv-tune merge {} -o", old.display())), "{error}");
+    let new = old.with_file_name("new.sqlite");
+    Db::merge(std::slice::from_ref(&old), &new, false).unwrap();
+    assert_eq!(Db::open_read_only(&new).unwrap().winners(&WinnerFilter::of(Target::Sm90a)).unwrap().len(), whole.len());
+    assert!(matches!(Db::open_read_only(&old), Err(DbError::OlderSchema { .. })), "an input stays as it is");
     let mut db = Db::open(&old).unwrap();
     assert_eq!(db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap(), whole, "every trial and sample is still there");
     let run = db.begin_run(&common::run(None)).unwrap();

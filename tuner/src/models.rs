@@ -162,7 +162,10 @@ impl Config {
     /// # Errors
     /// Where there is none: which there are.
     pub fn model(&self, name: &str) -> Result<&Model, ConfigError> {
-        let unknown = || ConfigError(format!("unknown model `{name}`; known: {}", self.names()));
+        let unknown = || {
+            let known = self.names();
+            ConfigError(format!("unknown model `{name}`; known: {known} (`nvkv-tune models` says what each asks)"))
+        };
         self.models.get(name).ok_or_else(unknown)
     }
 
@@ -359,7 +362,8 @@ mod tests {
         let config = Config::load(Some(&file)).unwrap();
         assert_eq!(config.list("fleet").unwrap().tp, Some(2));
         assert!(config.model("mine").is_ok() && config.model("qwen3-8b").is_ok());
-        assert!(config.model("list").unwrap_err().to_string().contains("qwen3-32b"));
+        let said = config.model("list").unwrap_err().to_string();
+        assert!(said.contains("qwen3-32b") && said.contains("nvkv-tune models"), "{said}");
         fs::write(&file, "[problems.fleet]\nmodels = [\"nobody\"]\n").unwrap();
         let said = Config::load(Some(&file)).unwrap_err().to_string();
         assert!(said.contains("mine.toml: problems.fleet.models: unknown model `nobody`"), "{said}");

@@ -74,17 +74,12 @@ impl Place {
 
     /// Trials in the database over all runs, what the emulator said aside.
     fn trials(&self) -> u64 {
-        self.outcomes().filter(|(kind, _)| kind != "emulated").map(|(_, n)| n).sum()
+        trials_of(&self.path("db/nvkv.sqlite"))
     }
 
     /// Kernels that agreed with the reference in the emulator, over all runs.
     fn emulated(&self) -> u64 {
-        self.outcomes().filter(|(kind, _)| kind == "emulated").map(|(_, n)| n).sum()
-    }
-
-    fn outcomes(&self) -> impl Iterator<Item = (String, u64)> {
-        let db = Db::open_read_only(&self.path("db/nvkv.sqlite")).unwrap();
-        (1..20).flat_map(move |run| db.outcomes(RunId(run)).unwrap())
+        outcomes_of(&self.path("db/nvkv.sqlite")).filter(|(kind, _)| kind == "emulated").map(|(_, n)| n).sum()
     }
 
     /// Kernels in the cache.
@@ -98,6 +93,16 @@ impl Place {
     fn files(&self) -> Vec<PathBuf> {
         fs::read_dir(self.0.path()).unwrap().flatten().map(|entry| entry.path()).collect()
     }
+}
+
+/// Trials in the database at `path` over all runs, what the emulator said aside.
+fn trials_of(path: &Path) -> u64 {
+    outcomes_of(path).filter(|(kind, _)| kind != "emulated").map(|(_, n)| n).sum()
+}
+
+fn outcomes_of(path: &Path) -> impl Iterator<Item = (String, u64)> {
+    let db = Db::open_read_only(path).unwrap();
+    (1..20).flat_map(move |run| db.outcomes(RunId(run)).unwrap())
 }
 
 /// Feasible variants of the tiny problem.
@@ -476,11 +481,11 @@ fn a_tune_without_a_gpu_predicts_and_bundles() {
     assert_eq!(place.trials(), feasible(&place));
 
     let manifest = place.manifest();
-    assert_eq!((&manifest["schema"], &manifest["target"]), (&3.into(), &"sm_100a".into()));
+    assert_eq!((&manifest["schema"], &manifest["target"]), (&4.into(), &"sm_100a".into()));
     let kernels = manifest["kernels"].as_array().unwrap();
     assert!(kernels.iter().all(|kernel| kernel["evidence"]["evidence"] == "emulated"), "{kernels:?}");
     assert_eq!(place.emulated(), kernels.len() as u64);
-    let selection = &manifest["selections"][0];
+    let selection = &manifest["kernels"][winner(&manifest)]["selections"][0];
     assert_eq!(selection["trust"], "predicted");
     assert!(selection["predicted_us"].as_f64().unwrap() > 0.0 && selection["median_us"].is_null());
 
@@ -557,6 +562,12 @@ fn a_tune_goes_on_where_nobody_reads_its_messages() {
     assert_eq!(place.manifest()["target"], "sm_100a");
 }
 
+/// The place of the first kernel that has a selection.
+fn winner(manifest: &Value) -> usize {
+    let kernels = manifest["kernels"].as_array().unwrap();
+    kernels.iter().position(|kernel| kernel["selections"].as_array().is_some_and(|s| !s.is_empty())).unwrap()
+}
+
 /// Changes the manifest of sm_100a, and its digest with it, as one would who means to.
 fn rewrite(place: &Place, manifest: &Value) {
     let bytes = serde_json::to_vec_pretty(manifest).unwrap();
@@ -565,12 +576,12 @@ fn rewrite(place: &Place, manifest: &Value) {
     fs::write(place.path("kernels-out/sm_100a/manifest.b3"), digest).unwrap();
 }
 
-/// A path in the manifest, what is put there, and what `verify` says then.
-const LIES: [(&str, &str, &str); 26] = [
+/// A path in the manifest (`/winner` is the kernel that has a selection), what is put there, and what `verify` says then.
+const LIES: [(&str, &str, &str); 24] = [
     ("/schema", "0", "schema 0"),
     ("/target", r#""sm_90a""#, "sm_90a"),
     ("/kernels", "[]", "no kernels"),
-    ("/selections", "[]", "no selections"),
+    ("/winner/selections", "[]", "no selections"),
     ("/kernels/0/symbol", r#""other""#, "symbol"),
     ("/kernels/0/launch/threads", "64", "launch"),
     ("/kernels/0/launch/shared_bytes", "0", "launch"),
@@ -586,13 +597,11 @@ const LIES: [(&str, &str, &str); 26] = [
     ("/kernels/0/files/cubin/path", r#""/etc/hostname""#, "not /etc/hostname"),
     ("/kernels/0/files/ptx/path", r#""../sm_100a/x""#, "not ../sm_100a/x"),
     ("/kernels/0/evidence", r#"{"evidence": "verified_on_gpu", "gpu": "B200", "driver": "580"}"#, "verified on a GPU"),
-    ("/selections/0/max_splits", "1", "max_splits"),
-    ("/selections/0/workspace_bytes", "0", "workspace_bytes"),
-    ("/selections/0/min_split_tokens", "7", "min_split_tokens"),
-    ("/selections/0/split", "null", "no split"),
-    ("/selections/0/split", r#"{"chunk": {"tokens": 0}}"#, "no split"),
-    ("/selections/0/shape", r#"{"of": "append", "tokens": 1, "kv_heads": 1}"#, "another operation"),
-    ("/selections/0/trust", r#""timed""#, "times"),
+    ("/winner/selections/0/workspace_bytes", "0", "workspace_bytes"),
+    ("/winner/selections/0/split", "null", "no split"),
+    ("/winner/selections/0/split", r#"{"chunk": {"tokens": 0}}"#, "no split"),
+    ("/winner/selections/0/shape", r#"{"of": "append", "tokens": 1, "kv_heads": 1}"#, "another operation"),
+    ("/winner/selections/0/trust", r#""timed""#, "times"),
 ];
 
 #[test]
@@ -611,24 +620,26 @@ fn a_decode_bundle_has_a_fallback_and_verify_finds_every_lie_in_its_manifest() {
     let defaults = manifest["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["is_default"] == true);
     assert_eq!(defaults.count(), 1, "also where nothing was timed, and another kernel is predicted to win");
 
+    let winner = winner(&manifest);
     for (path, value, expected) in LIES {
         let mut lie = manifest.clone();
-        *lie.pointer_mut(path).unwrap() = serde_json::from_str(value).unwrap();
+        let path = path.replace("/winner", &format!("/kernels/{winner}"));
+        *lie.pointer_mut(&path).unwrap() = serde_json::from_str(value).unwrap();
         rewrite(&place, &lie);
         let output = place.nvkv().arg("verify").output().unwrap();
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         assert!(output.status.code() == Some(1) && text.contains(expected), "{path} = {value}: {text}");
     }
-    for list in ["kernels", "selections"] {
+    for list in ["/kernels".to_string(), format!("/kernels/{winner}/selections")] {
         let mut twice = manifest.clone();
-        let first = twice[list][0].clone();
-        twice[list].as_array_mut().unwrap().push(first);
+        let list = twice.pointer_mut(&list).unwrap().as_array_mut().unwrap();
+        list.push(list[0].clone());
         rewrite(&place, &twice);
         place.nvkv().arg("verify").assert().code(1).stdout(contains("there twice"));
     }
     // A number that nothing else tells.
     let mut faster = manifest.clone();
-    faster["selections"][0]["predicted_us"] = 0.5.into();
+    faster["kernels"][winner]["selections"][0]["predicted_us"] = 0.5.into();
     rewrite(&place, &faster);
     place.nvkv().arg("verify").assert().stderr(contains("other winners or times"));
     rewrite(&place, &manifest);
@@ -730,7 +741,8 @@ fn a_bundle_is_not_replaced_by_less_without_a_word() {
 
     // A bundle that was timed elsewhere.
     let mut manifest = place.manifest();
-    manifest["selections"][0]["trust"] = "timed".into();
+    let kernel = winner(&manifest);
+    manifest["kernels"][kernel]["selections"][0]["trust"] = "timed".into();
     let timed = serde_json::to_vec(&manifest).unwrap();
     fs::write(&path, &timed).unwrap();
     place.nvkv().args(TINY).args(other).assert().code(1).stderr(refused("t32-h8"));
@@ -800,6 +812,68 @@ fn a_limit_on_files_is_named_and_the_tune_goes_on_without_it() {
     place.tune().assert().code(0);
     assert_eq!(place.trials(), feasible(&place));
     place.nvkv().arg("verify").assert().code(0);
+}
+
+/// Runs `script` where it may mount file systems that nobody else sees; none where the system does not allow that.
+#[cfg(target_os = "linux")]
+fn with_own_mounts(place: &Place, script: &str) -> Option<std::process::ExitStatus> {
+    let unshared = |script: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-euc", script]).current_dir(place.0.path());
+        command.env("CUDA_VISIBLE_DEVICES", "-1").stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    let may = unshared("mkdir tried && mount -t tmpfs tmpfs tried");
+    may.is_ok_and(|status| status.success()).then(|| unshared(script).unwrap())
+}
+
+/// The database's disk is full while trials are recorded, then the bundles' while one is written; each time space is made,
+/// and the same command goes on.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_loses_no_trial_and_the_same_command_goes_on() {
+    let place = Place::new();
+    let nvkv = assert_cmd::cargo::cargo_bin("nvkv-tune");
+    let script = format!(
+        r#"
+        mkdir db kernels-out
+        mount -t tmpfs -o size=256m tmpfs db
+        mount -t tmpfs -o size=256m tmpfs kernels-out
+        leave() {{ set -- $1 $2 $(df -Pk $1 | tail -n 1); mount -o remount,size=$(($5 + $2))k $1; }}
+        tune() {{
+            code=0; {nvkv} {tiny} --batch $2 2> $1.stderr || code=$?
+            echo $code > $1.code
+            for file in db/nvkv.sqlite*; do cp $file $1${{file#db/nvkv}}; done
+        }}
+        tune first 32
+        leave db 140; tune database 64; mount -o remount,size=256m db
+        rm -r kernels-out/sm_100a
+        leave kernels-out 8; tune bundle 64; ls kernels-out > bundle.left; mount -o remount,size=256m kernels-out
+        tune last 64
+        {nvkv} verify
+        "#,
+        nvkv = nvkv.display(),
+        tiny = TINY.join(" "),
+    );
+    let Some(status) = with_own_mounts(&place, &script) else {
+        eprintln!("skipped: this system lets no user mount a tmpfs in a namespace (`unshare --user --mount`)");
+        return;
+    };
+    let text = |name: &str| fs::read_to_string(place.path(name)).unwrap_or_default();
+    assert!(status.success(), "{}", text("last.stderr"));
+    let ends = ["first", "database", "bundle", "last"].map(|name| text(&format!("{name}.code")).trim().to_string());
+    assert_eq!(ends, ["0", "1", "1", "0"], "{}", text("bundle.stderr"));
+    let said = [text("database.stderr"), text("bundle.stderr")];
+    assert!(
+        said[0].contains("no space left for the database") && said[0].contains("run the same command again"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("the disk is full") && said[1].contains("the same command goes on"), "{said:?}");
+    assert_eq!(text("bundle.left"), "", "neither a bundle nor half of one");
+
+    let trials = ["first", "database", "bundle", "last"].map(|name| trials_of(&place.path(&format!("{name}.sqlite"))));
+    let all = feasible(&place);
+    assert!(trials[0] == all && (all..2 * all).contains(&trials[1]), "{trials:?}");
+    assert_eq!(trials[2..], [2 * all; 2], "each trial of both shapes once");
 }
 
 /// Processes that `parent` started and that live, by any of its threads.
@@ -1006,8 +1080,9 @@ fn with_a_gpu_kernels_are_verified_timed_and_not_tried_twice() {
     let bundle = fs::read_dir(place.path("kernels-out")).unwrap().flatten().map(|entry| entry.path());
     let manifest = bundle.map(|folder| folder.join("manifest.json")).find(|path| path.exists()).unwrap();
     let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
-    assert_eq!(manifest["selections"][0]["trust"], "timed");
-    assert!(manifest["selections"][0]["share_of_read_ceiling"].as_f64().is_some_and(|share| share < 1.1));
+    let selection = &manifest["kernels"][winner(&manifest)]["selections"][0];
+    assert_eq!(selection["trust"], "timed");
+    assert!(selection["share_of_read_ceiling"].as_f64().is_some_and(|share| share < 1.1));
     let trials = place.trials();
     tune().assert().code(0).stderr(contains("nothing to do"));
     assert_eq!(place.trials(), trials);

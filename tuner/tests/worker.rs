@@ -1,6 +1,6 @@
 //! The binary as a worker: sources in, kernels or reasons out. Needs NVRTC, no GPU.
 
-use nvkv_spec::{KernelId, Outcome, Target};
+use nvkv_spec::{KernelId, Outcome, Stage, Target};
 use nvkv_tuner::worker::{CompileRequest, CompileWorker, NoKernel};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -36,6 +36,31 @@ fn a_compile_that_is_late_is_a_timeout() {
     let mut worker = CompileWorker::of_binary(binary, Duration::from_millis(1));
     let late = worker.compile(&request("out[0] = 1;"));
     assert!(matches!(late, Err(NoKernel::Failed(Outcome::Timeout { .. }))), "{late:?}");
+}
+
+/// A source that takes more memory than there is may be sound where there is more: it is not refused for good, and the
+/// next one is compiled.
+#[test]
+fn a_compiler_without_memory_is_a_crash_and_no_fault_of_its_source() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let limited = folder.path().join("limited");
+    let script = format!("#!/bin/sh\nulimit -v 400000\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_nvkv-tune"));
+    std::fs::write(&limited, script).unwrap();
+    std::fs::set_permissions(&limited, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut worker = CompileWorker::of_binary(limited, Duration::from_secs(60));
+    let good = request("out[0] = 1;");
+    // The front end runs out of memory over the first, the code generator over the second.
+    let declarations =
+        (0..30_000).map(|i| format!("struct S{i} {{ int f(int x) {{ return x * {i} + x / {i}1; }} }};\n"));
+    for large in [declarations.collect::<String>(), "__device__ char a[2000000000] = {1};\n".into()] {
+        let failed = worker.compile(&CompileRequest { source: large + &good.source, ..good.clone() });
+        let Err(NoKernel::Failed(Outcome::Crashed { stage: Stage::Compile, detail })) = failed else {
+            panic!("{failed:?}")
+        };
+        assert!(detail.contains("out of memory"), "{detail}");
+        assert!(worker.compile(&good).is_ok());
+    }
 }
 
 #[test]

@@ -8,17 +8,12 @@ use nvkv_spec::{KernelId, Shape, SplitPolicy, Target};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// `rows`, then the database's, of equal shapes the later trial last; and those whose kernel the bundle lacks.
-pub(crate) fn with_winners(
-    mut rows: Vec<Row>,
-    db: &Path,
-    target: Target,
-    kernels: &[Kernel],
-) -> Result<(Vec<Row>, Vec<Refused>), OpenError> {
+/// The winners of the database at `db`, of equal shapes the later trial last; and those whose kernel the bundle lacks.
+pub(crate) fn winners(db: &Path, target: Target, kernels: &[Kernel]) -> Result<(Vec<Row>, Vec<Refused>), OpenError> {
     let db = Db::open_read_only(db)?;
     let filter = WinnerFilter::of(target);
     let by_source: HashMap<_, u32> = kernels.iter().map(|k| (&k.id, k.source_hash.as_str())).zip(0..).collect();
-    let mut refused = Vec::new();
+    let (mut rows, mut refused) = (Vec::new(), Vec::new());
     let mut add = |record: &KernelRecord, shape: Shape, split: Option<SplitPolicy>, trust: Trust, us: f64, regret| {
         let id = KernelId::new(&record.problem, &record.variant);
         match by_source.get(&(&id, record.source_hash.as_str())) {

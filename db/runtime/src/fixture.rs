@@ -82,6 +82,7 @@ pub fn kernel(problem: Problem, tile_tokens: u32, is_default: bool) -> Kernel {
         toolchain: Toolchain { nvrtc: "13.0".into(), generator: "0.1.0".into() },
         evidence: Evidence::Predicted,
         is_default,
+        selections: Vec::new(),
         id,
     }
 }
@@ -91,8 +92,8 @@ fn text(id: &KernelId, name: &str) -> String {
     format!("{name} of {id}, made up")
 }
 
-/// A timed selection of a decode problem's kernel, in `splits` even parts.
-pub fn timed(kernel: &Kernel, shape: Shape, splits: u32) -> Selection {
+/// Selects `kernel` at `shape`, timed; of decode in `splits` even parts.
+pub fn select(kernel: &mut Kernel, shape: Shape, splits: u32) {
     let split = matches!(kernel.problem, Problem::Decode(_)).then_some(SplitPolicy::Even { splits });
     let launch = match shape {
         Shape::Decode { batch, kv_heads, .. } => {
@@ -100,14 +101,9 @@ pub fn timed(kernel: &Kernel, shape: Shape, splits: u32) -> Selection {
         }
         Shape::Append { tokens, kv_heads } => kernel.launch.append(&kernel.problem, tokens, kv_heads),
     };
-    Selection {
-        problem: kernel.problem.key(),
+    kernel.selections.push(Selection {
         shape,
-        kernel: kernel.id.clone(),
         split,
-        max_splits: launch.max_splits,
-        min_split_tokens: launch.min_split_tokens,
-        taper: launch.taper,
         workspace_bytes: launch.workspace_bytes,
         trust: Trust::Timed,
         median_us: Some(12.5),
@@ -117,14 +113,14 @@ pub fn timed(kernel: &Kernel, shape: Shape, splits: u32) -> Selection {
         near_ties: None,
         regret: None,
         predicted_us: None,
-    }
+    });
 }
 
-/// A bundle of these kernels and selections, not yet on a disk.
-pub fn manifest(kernels: Vec<Kernel>, selections: Vec<Selection>) -> Manifest {
+/// A bundle of these kernels, not yet on a disk.
+pub fn manifest(kernels: Vec<Kernel>) -> Manifest {
     let toolchain = Toolchain { nvrtc: "13.0".into(), generator: "0.1.0".into() };
     let created_at = "2026-11-29T00:00:00Z".into();
-    Manifest { schema: SCHEMA, target: Target::Sm90a, toolchain, created_at, kernels, selections }
+    Manifest { schema: SCHEMA, target: Target::Sm90a, toolchain, created_at, kernels }
 }
 
 /// Decode in two variants, timed at batches 1, 8 and 64 with 1,024 to 65,536 tokens, its append, and no fused kernel;
@@ -136,15 +132,14 @@ pub fn small() -> Manifest {
     let untimed = [featured, mixed].map(|problem| kernel(Problem::Decode(problem), 16, true));
     let mut kernels = vec![kernel(decode, 16, false), kernel(decode, 64, true), kernel(append, 0, true)];
     kernels.extend(untimed);
-    let mut selections = Vec::new();
     for batch in [1, 8, 64] {
         for context in [1024, 8192, 65_536] {
             let shape = Shape::Decode { batch, context, kv_heads: 8, lengths: Lengths::Equal };
-            selections.push(timed(&kernels[usize::from(batch == 64)], shape, 64 / batch));
+            select(&mut kernels[usize::from(batch == 64)], shape, 64 / batch);
         }
     }
-    selections.push(timed(&kernels[2], Shape::Append { tokens: 64, kv_heads: 8 }, 1));
-    manifest(kernels, selections)
+    select(&mut kernels[2], Shape::Append { tokens: 64, kv_heads: 8 }, 1);
+    manifest(kernels)
 }
 
 /// Writes `manifest`, its digest and its kernels' files into `folder`, which is made where it is missing.

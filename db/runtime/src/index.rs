@@ -46,6 +46,18 @@ fn sizes(shape: &Shape) -> ([u32; 3], Lengths) {
     }
 }
 
+/// By KV heads, batch and distribution of lengths, then by context or tokens.
+fn order(row: &Row) -> (u32, u32, Lengths, u32) {
+    let ([batch, inner, kv_heads], lengths) = sizes(&row.shape);
+    (kv_heads, batch, lengths, inner)
+}
+
+/// Sorts the rows of one problem as [`Rows`] has them; the first shape that is there twice, if one is.
+pub(crate) fn sort(rows: &mut [Row]) -> Option<Shape> {
+    rows.sort_by_key(order);
+    rows.windows(2).find(|two| two[0].shape == two[1].shape).map(|two| two[0].shape)
+}
+
 fn log2(size: u32) -> f64 {
     f64::from(size.max(1)).log2()
 }
@@ -53,14 +65,10 @@ fn log2(size: u32) -> f64 {
 impl Rows {
     /// Rows of one operation; of several of one shape the last counts.
     pub fn new(mut rows: Vec<Row>) -> Self {
-        let key = |row: &Row| {
-            let ([batch, inner, kv_heads], lengths) = sizes(&row.shape);
-            (kv_heads, batch, lengths, inner)
-        };
         rows.reverse();
-        rows.sort_by_key(key);
+        rows.sort_by_key(order);
         rows.dedup_by_key(|row| row.shape);
-        let line_of = |row: &Row| (key(row).0, key(row).1, key(row).2);
+        let line_of = |row: &Row| (order(row).0, order(row).1, order(row).2);
         let mut lines = Vec::<Line>::new();
         let mut start = 0;
         for line in rows.chunk_by(|a, b| line_of(a) == line_of(b)) {

@@ -1,25 +1,18 @@
 //! Opening: a bundle, and the winners of a database beside it, checked and in memory.
 
-use crate::bundle::{self, Changed, FILE_NAME, Kernel, Manifest, Unreadable, parameters};
-use crate::index::{Row, Rows};
+use crate::bundle::{self, Changed, FILE_NAME, Kernel, Manifest, Selection, Trust, Unreadable, parameters};
+use crate::index::{self, Row, Rows};
 use crate::launch::Contexts;
 use crate::log::{Histogram, Log};
 use foldhash::fast::RandomState;
 use nvkv_spec::{KernelId, Problem, Shape, SplitPolicy, Target};
-use serde_json::value::RawValue;
 use std::collections::HashMap;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, thread};
 
 /// The file of a kernel that is loaded.
 const CUBIN: &str = "kernel.cubin";
-
-/// Threads that parse one manifest, at most.
-const MOST_THREADS: usize = 8;
-/// Selections that are worth a thread.
-const LEAST_LINES: usize = 1000;
 
 /// Why a bundle or a database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -62,20 +55,6 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// What is read of a [`Selection`](bundle::Selection): its texts are the file's, and what follows from the rest is passed
-/// over.
-#[derive(serde::Deserialize)]
-struct Line<'a> {
-    problem: &'a str,
-    shape: Shape,
-    kernel: &'a str,
-    split: Option<SplitPolicy>,
-    trust: bundle::Trust,
-    median_us: Option<f64>,
-    regret: Option<f64>,
-    predicted_us: Option<f64>,
-}
-
 /// What the runtime has for one problem.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
@@ -105,7 +84,7 @@ pub struct Runtime {
 impl Runtime {
     /// Opens the bundle in `folder` (`<out>/<target>`), with the winners of the database at `db` beside its own where one
     /// is given: these come first at the shapes that they have. Everything is checked: schema, digest, the hash of each
-    /// cubin, that each row has its kernel, and that each kernel takes the parameters that this runtime passes.
+    /// cubin, that no shape of a problem is there twice, and that each kernel takes the parameters that this runtime passes.
     ///
     /// # Errors
     /// Names the file or the entry that is wrong, and the next step.
@@ -115,22 +94,21 @@ impl Runtime {
         let bytes = read(folder, &path)?;
         let manifest = checked(folder, &path, &bytes)?;
         let inconsistent = |what: String| OpenError::Inconsistent { path: path.clone(), what };
-        let Manifest { target, kernels, selections, .. } = manifest;
-        let selections = lines(&selections).map_err(|source| Unreadable::Malformed { path: path.clone(), source })?;
+        let Manifest { target, mut kernels, .. } = manifest;
         kernels.iter().try_for_each(|kernel| check_kernel(kernel).map_err(inconsistent))?;
         check_files(folder, &kernels)?;
-        let rows = rows(&kernels, &selections).map_err(inconsistent)?;
-        let (rows, refused) = match db {
-            None => (rows, Vec::new()),
+        let rows = take_rows(&mut kernels).map_err(inconsistent)?;
+        let (winners, refused) = match db {
+            None => (Vec::new(), Vec::new()),
             #[cfg(feature = "db")]
-            Some(db) => crate::database::with_winners(rows, db, target, &kernels)?,
+            Some(db) => crate::database::winners(db, target, &kernels)?,
             #[cfg(not(feature = "db"))]
             Some(db) => return Err(OpenError::NoDatabases(db.into())),
         };
         Ok(Self {
             folder: folder.into(),
             target,
-            entries: entries(&kernels, rows),
+            entries: entries(&kernels, rows, winners).map_err(inconsistent)?,
             kernels,
             log: Log::default(),
             contexts: Contexts::default(),
@@ -144,7 +122,7 @@ impl Runtime {
         self.target
     }
 
-    /// The kernels of the bundle.
+    /// The kernels of the bundle, without their selections: [`Self::find`] has these.
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
@@ -195,8 +173,8 @@ fn read(folder: &Path, path: &Path) -> Result<Vec<u8>, Unreadable> {
     fs::read(path).map_err(|source| Unreadable::Io { path: path.into(), source })
 }
 
-/// The manifest of these bytes, its selections as text, while another thread hashes them.
-fn checked<'a>(folder: &Path, path: &Path, bytes: &'a [u8]) -> Result<Manifest<&'a RawValue>, OpenError> {
+/// The manifest of these bytes, while another thread hashes them.
+fn checked(folder: &Path, path: &Path, bytes: &[u8]) -> Result<Manifest, OpenError> {
     let (digest, manifest) = thread::scope(|scope| {
         let digest = scope.spawn(|| bundle::check_digest(folder, bytes));
         let manifest = bundle::parse(path, bytes);
@@ -211,22 +189,27 @@ fn checked<'a>(folder: &Path, path: &Path, bytes: &'a [u8]) -> Result<Manifest<&
     }
 }
 
-/// The selections, parsed by several threads: of a large bundle they are nearly all there is to read.
-fn lines<'a>(selections: &[&'a RawValue]) -> Result<Vec<Line<'a>>, serde_json::Error> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
-    let parse = |part: &[&'a RawValue]| part.iter().map(|text| serde_json::from_str(text.get())).collect();
-    let parts: Vec<Result<Vec<Line>, _>> = thread::scope(|scope| {
-        let parts = selections.chunks(selections.len().div_ceil(threads).max(LEAST_LINES));
-        let running: Vec<_> = parts.map(|part| scope.spawn(move || parse(part))).collect();
-        running.into_iter().map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-}
-
 /// Every cubin has the bytes it was written with.
 fn check_files(folder: &Path, kernels: &[Kernel]) -> Result<(), OpenError> {
     let check = |kernel: &Kernel| bundle::read_file(folder, &cubin_path(kernel), &kernel.files.cubin).map(drop);
     Ok(kernels.iter().try_for_each(check)?)
+}
+
+/// The selections, taken out of their kernels.
+fn take_rows(kernels: &mut [Kernel]) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::with_capacity(kernels.iter().map(|kernel| kernel.selections.len()).sum());
+    for (kernel, at) in kernels.iter_mut().zip(0..) {
+        for Selection { shape, split, trust, median_us, predicted_us, regret, .. } in
+            std::mem::take(&mut kernel.selections)
+        {
+            let us = median_us.or(predicted_us).unwrap_or(f64::NAN);
+            let row = Row { shape, kernel: at, split, trust, us, regret };
+            let wrong = |what| format!("the selection of {} at {}: {what}", kernel.id, shape.key());
+            check_row(&kernel.problem, &row).map_err(wrong)?;
+            rows.push(row);
+        }
+    }
+    Ok(rows)
 }
 
 /// A kernel is named by what it is, takes the parameters that this runtime passes, and has a launch.
@@ -251,27 +234,6 @@ fn check_kernel(kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// The selections by kernel.
-fn rows(kernels: &[Kernel], selections: &[Line]) -> Result<Vec<Row>, String> {
-    let by_id: HashMap<&str, u32, RandomState> = kernels.iter().map(|k| k.id.as_str()).zip(0..).collect();
-    let keys: Vec<_> = kernels.iter().map(|kernel| kernel.problem.key()).collect();
-    selections
-        .iter()
-        .map(|s| {
-            let said = |what: &str| format!("the selection of {} at {}: {what}", s.problem, s.shape.key());
-            let Some(&kernel) = by_id.get(s.kernel) else {
-                return Err(said(&format!("its kernel {} is not in the bundle", s.kernel)));
-            };
-            if keys[kernel as usize] != s.problem {
-                return Err(said(&format!("its kernel {} solves another problem", s.kernel)));
-            }
-            let us = s.median_us.or(s.predicted_us).unwrap_or(f64::NAN);
-            let row = Row { shape: s.shape, kernel, split: s.split, trust: s.trust, us, regret: s.regret };
-            check_row(&kernels[kernel as usize].problem, &row).map(|()| row).map_err(said)
-        })
-        .collect()
-}
-
 /// A row has a shape and a split of its operation.
 pub(crate) fn check_row(problem: &Problem, row: &Row) -> Result<(), &'static str> {
     match (problem, row.shape, row.split) {
@@ -285,9 +247,12 @@ pub(crate) fn check_row(problem: &Problem, row: &Row) -> Result<(), &'static str
     }
 }
 
-/// Kernels and rows by problem.
-fn entries(kernels: &[Kernel], rows: Vec<Row>) -> HashMap<Problem, Entry, RandomState> {
-    let mut of_kernel: Vec<(Vec<Row>, Vec<Row>)> = kernels.iter().map(|_| Default::default()).collect();
+/// Kernels and rows by problem: those of the bundle, no shape twice, and winners of a database over them.
+fn entries(
+    kernels: &[Kernel],
+    rows: Vec<Row>,
+    winners: Vec<Row>,
+) -> Result<HashMap<Problem, Entry, RandomState>, String> {
     let mut first: HashMap<Problem, usize, RandomState> = HashMap::default();
     let mut entries: HashMap<Problem, Entry, RandomState> = HashMap::default();
     for (at, kernel) in kernels.iter().enumerate() {
@@ -299,14 +264,21 @@ fn entries(kernels: &[Kernel], rows: Vec<Row>) -> HashMap<Problem, Entry, Random
         first.entry(kernel.problem).or_insert(at);
     }
     let home: Vec<_> = kernels.iter().map(|kernel| first[&kernel.problem]).collect();
-    for row in rows {
-        let (timed, predicted) = &mut of_kernel[home[row.kernel as usize]];
-        if row.trust == bundle::Trust::Timed { timed.push(row) } else { predicted.push(row) }
-    }
+    let by_home = |rows: Vec<Row>| {
+        let mut of_kernel = vec![Vec::new(); kernels.len()];
+        rows.into_iter().for_each(|row| of_kernel[home[row.kernel as usize]].push(row));
+        of_kernel
+    };
+    let (mut rows, mut winners) = (by_home(rows), by_home(winners));
     for (problem, entry) in &mut entries {
-        let (timed, predicted) = std::mem::take(&mut of_kernel[first[problem]]);
+        let mut rows = std::mem::take(&mut rows[first[problem]]);
+        if let Some(shape) = index::sort(&mut rows) {
+            return Err(format!("two selections of {} at {}", problem.key(), shape.key()));
+        }
+        rows.append(&mut winners[first[problem]]);
+        let (timed, predicted) = rows.into_iter().partition(|row| row.trust == Trust::Timed);
         (entry.timed, entry.predicted) = (Rows::new(timed), Rows::new(predicted));
         entry.kernels.sort_by_key(|&kernel| kernels[kernel as usize].launch.row_tiles);
     }
-    entries
+    Ok(entries)
 }

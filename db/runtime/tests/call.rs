@@ -15,7 +15,7 @@ fn runtime(problem: DecodeProblem) -> Runtime {
     let folder = tempfile::tempdir().unwrap();
     let kernels = [Problem::Decode(problem), Problem::Append(problem.append_problem())];
     let kernels = kernels.map(|problem| fixture::kernel(problem, 16, true)).into();
-    fixture::write(folder.path(), &fixture::manifest(kernels, Vec::new())).unwrap();
+    fixture::write(folder.path(), &fixture::manifest(kernels)).unwrap();
     Runtime::open(folder.path(), None).unwrap()
 }
 

@@ -40,7 +40,7 @@ fn the_nearest_tuned_shape_serves_with_its_split_and_this_shapes_grid() {
     assert_eq!(found.launch.grid, [8, 16, 8]);
     assert_eq!(found.kernel.id, fixture::small().kernels[0].id, "batch 8 is nearer to 16 than 64");
     let mut manifest = fixture::small();
-    manifest.selections[4].regret = Some(0.03);
+    manifest.kernels[0].selections[4].regret = Some(0.03);
     let Trust::Bucket { regret, .. } = opened(&manifest).find(&problem(), &decode(16, 16_384)).unwrap().trust else {
         panic!()
     };
@@ -68,13 +68,13 @@ fn far_from_every_tuned_shape_the_default_variant_fills_the_device() {
 #[test]
 fn what_was_timed_comes_before_what_is_predicted() {
     let mut manifest = fixture::small();
-    for selection in &mut manifest.selections {
+    for selection in manifest.kernels.iter_mut().flat_map(|kernel| &mut kernel.selections) {
         selection.trust = bundle::Trust::Predicted;
         (selection.predicted_us, selection.median_us) = (selection.median_us, None);
     }
     assert_eq!(opened(&manifest).find(&problem(), &decode(8, 8192)).unwrap().trust, Trust::Predicted { distance: 0.0 });
-    manifest.selections[0].trust = bundle::Trust::Timed;
-    manifest.selections[0].median_us = Some(1.0);
+    let first = &mut manifest.kernels[0].selections[0];
+    (first.trust, first.median_us) = (bundle::Trust::Timed, Some(1.0));
     let found = opened(&manifest).find(&problem(), &decode(1, 8192)).unwrap().trust;
     assert_eq!(found, Trust::Bucket { distance: 3.0, regret: None });
 }
@@ -82,11 +82,11 @@ fn what_was_timed_comes_before_what_is_predicted() {
 #[test]
 fn kernels_tuned_at_another_window_serve_where_the_bundle_lacks_it() {
     let windowed = |window| Problem::Decode(DecodeProblem { window: Some(window), sinks: true, ..fixture::problem() });
-    let kernels = vec![fixture::kernel(windowed(128), 16, true), fixture::kernel(windowed(4096), 16, true)];
+    let mut kernels = [128, 4096].map(|window| fixture::kernel(windowed(window), 16, true));
     let (shape, far) = (decode(8, 8192), decode(8, 1 << 17));
-    let mut selections: Vec<_> = kernels.iter().map(|kernel| fixture::timed(kernel, shape, 4)).collect();
-    selections[1].split = Some(SplitPolicy::Chunk { tokens: 512, taper: 0 });
-    let runtime = opened(&fixture::manifest(kernels, selections));
+    kernels.iter_mut().for_each(|kernel| fixture::select(kernel, shape, 4));
+    kernels[1].selections[0].split = Some(SplitPolicy::Chunk { tokens: 512, taper: 0 });
+    let runtime = opened(&fixture::manifest(kernels.into()));
     let at = |window, shape| runtime.find(&windowed(window), &shape).unwrap();
 
     assert_eq!((at(128, shape).trust, at(4096, shape).trust), (Trust::Exact, Trust::Exact));
@@ -137,7 +137,7 @@ fn an_append_is_found_by_its_tokens() {
 fn a_launch_that_the_workspace_cannot_count_is_not_split() {
     // 32,768 requests of 8 KV heads take all 262,144 counters of a workspace's first MiB.
     let mut manifest = fixture::small();
-    manifest.selections.push(fixture::timed(&manifest.kernels[0], decode(32_768, 1024), 4));
+    fixture::select(&mut manifest.kernels[0], decode(32_768, 1024), 4);
     let runtime = opened(&manifest);
     let found = runtime.find(&problem(), &decode(32_768, 1024)).unwrap();
     assert_eq!((found.trust, found.launch.max_splits), (Trust::Exact, 4));
@@ -185,7 +185,7 @@ fn a_miss_says_why_and_what_next() {
 #[test]
 fn a_cache_without_block_scales_has_no_order_of_them() {
     let fp8 = DecodeProblem { kv_format: KvFormat::Fp8E4m3, ..fixture::problem() };
-    let runtime = opened(&fixture::manifest(vec![fixture::kernel(Problem::Decode(fp8), 16, true)], Vec::new()));
+    let runtime = opened(&fixture::manifest(vec![fixture::kernel(Problem::Decode(fp8), 16, true)]));
     let asked = Problem::Decode(DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..fp8 });
     assert_eq!(runtime.find(&asked, &decode(1, 1)).unwrap().trust, Trust::Fallback);
     let asked = Problem::Decode(DecodeProblem { v_scale_order: VScaleOrder::Interleaved4, ..fixture::problem() });

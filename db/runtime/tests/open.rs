@@ -79,21 +79,30 @@ fn a_manifest_of_another_schema_is_refused_whatever_its_shape() {
 }
 
 #[test]
-fn a_row_without_its_kernel_is_refused_with_its_name() {
-    let other = fixture::kernel(fixture::small().kernels[0].problem, 32, false).id;
-    let said = refusal_of(|m| m.selections[4].kernel = other.clone());
-    assert!(said.contains(other.as_str()) && said.contains("b8-c8192-h8"), "{said}");
+fn a_manifest_has_a_selection_a_line_within_its_kernel() {
+    let manifest = fixture::small();
+    let text = String::from_utf8(manifest.to_json().unwrap()).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains(r#""trust":"timed""#)).collect();
+    assert_eq!(lines.len(), 10);
+    assert!(lines[1].trim().starts_with(r#"{"shape":{"batch":1,"context":8192,"kv_heads":8},"split""#), "{}", lines[1]);
+    assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), manifest);
+}
+
+#[test]
+fn two_selections_of_one_problem_and_shape_are_refused_by_name() {
+    let said = refusal_of(|m| {
+        let of_another_kernel = m.kernels[0].selections[4].clone();
+        m.kernels[1].selections.push(of_another_kernel);
+    });
+    assert!(said.contains("two selections of decode-nvfp4-fp8-d128-g8-q1-p16-bf16-linear at b8-c8192-h8"), "{said}");
 }
 
 #[test]
 fn a_manifest_that_contradicts_itself_is_refused() {
-    let append = fixture::small().kernels[2].clone();
-    let said = refusal_of(|m| m.selections[0].kernel = append.id.clone());
-    assert!(said.contains("another problem"), "{said}");
-    let said = refusal_of(|m| m.selections[0].shape = m.selections[9].shape);
+    let said = refusal_of(|m| m.kernels[0].selections[0].shape = m.kernels[2].selections[0].shape);
     assert!(said.contains("another operation"), "{said}");
-    let said = refusal_of(|m| m.selections[0].split = None);
-    assert!(said.contains("another operation"), "{said}");
+    let said = refusal_of(|m| m.kernels[0].selections[4].split = None);
+    assert!(said.contains("another operation") && said.contains("b8-c8192-h8"), "{said}");
     let said = refusal_of(|m| m.kernels[0].parameters[3].offset = 8);
     assert!(said.contains("other parameters") && said.contains("decode-nvfp4"), "{said}");
     let said = refusal_of(|m| m.kernels[0].launch.row_tiles = 0);

@@ -2,7 +2,7 @@
 
 use crate::name::named_enum;
 use crate::problem::Problem;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 named_enum! {
     /// How the cached tokens of a batch's requests are distributed.
@@ -82,19 +82,24 @@ pub enum Shape {
     },
 }
 
-/// A shape as files have it. A flat struct reads several times faster than a tagged enum, and bundles hold many.
-#[derive(Deserialize)]
+/// A shape as files have it; which sizes there are tells the operation too. A flat struct reads several times faster than
+/// a tagged enum, and bundles hold many.
+#[derive(Default, Serialize, Deserialize)]
 struct Sizes {
-    of: Of,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<Of>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     batch: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<u32>,
     kv_heads: u32,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Lengths::are_equal")]
     lengths: Lengths,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Of {
     Decode,
@@ -107,15 +112,34 @@ impl TryFrom<Sizes> for Shape {
     fn try_from(sizes: Sizes) -> Result<Self, Self::Error> {
         let Sizes { of, batch, context, tokens, kv_heads, lengths } = sizes;
         match (of, batch, context, tokens) {
-            (Of::Decode, Some(batch), Some(context), _) => Ok(Self::Decode { batch, context, kv_heads, lengths }),
-            (Of::Append, _, _, Some(tokens)) => Ok(Self::Append { tokens, kv_heads }),
-            (Of::Decode, ..) => Err("a decode shape has `batch`, `context` and `kv_heads`"),
-            (Of::Append, ..) => Err("an append shape has `tokens` and `kv_heads`"),
+            (Some(Of::Decode), Some(batch), Some(context), _) | (None, Some(batch), Some(context), None) => {
+                Ok(Self::Decode { batch, context, kv_heads, lengths })
+            }
+            (Some(Of::Append), _, _, Some(tokens)) | (None, None, None, Some(tokens)) => {
+                Ok(Self::Append { tokens, kv_heads })
+            }
+            (Some(Of::Decode), ..) => Err("a decode shape has `batch`, `context` and `kv_heads`"),
+            (Some(Of::Append), ..) => Err("an append shape has `tokens` and `kv_heads`"),
+            (None, ..) => {
+                Err("a shape has `batch`, `context` and `kv_heads` (decode), or `tokens` and `kv_heads` (append)")
+            }
         }
     }
 }
 
 impl Shape {
+    /// Writes the sizes without the operation, for `serialize_with` where that stands beside them; as a [`Shape`] they
+    /// are read again.
+    pub fn serialize_sizes<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let sizes = match *self {
+            Self::Decode { batch, context, kv_heads, lengths } => {
+                Sizes { batch: Some(batch), context: Some(context), kv_heads, lengths, ..Sizes::default() }
+            }
+            Self::Append { tokens, kv_heads } => Sizes { tokens: Some(tokens), kv_heads, ..Sizes::default() },
+        };
+        sizes.serialize(serializer)
+    }
+
     /// A readable name, unique to the shape.
     pub fn key(&self) -> String {
         match self {
@@ -213,10 +237,20 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_string(&shape).unwrap(), json);
             assert_eq!(serde_json::from_str::<Shape>(json).unwrap(), shape);
+            let mut untagged = Vec::new();
+            shape.serialize_sizes(&mut serde_json::Serializer::new(&mut untagged)).unwrap();
+            assert!(
+                json.ends_with(std::str::from_utf8(&untagged[1..]).unwrap()) && json.len() > untagged.len(),
+                "{json}"
+            );
+            assert_eq!(serde_json::from_slice::<Shape>(&untagged).unwrap(), shape);
         }
-        for wrong in
-            [r#"{"of":"decode","tokens":4,"kv_heads":5}"#, r#"{"of":"append","batch":1,"context":2,"kv_heads":3}"#]
-        {
+        for wrong in [
+            r#"{"of":"decode","tokens":4,"kv_heads":5}"#,
+            r#"{"of":"append","batch":1,"context":2,"kv_heads":3}"#,
+            r#"{"batch":1,"kv_heads":3}"#,
+            r#"{"batch":1,"context":2,"tokens":4,"kv_heads":3}"#,
+        ] {
             assert!(serde_json::from_str::<Shape>(wrong).unwrap_err().to_string().contains("shape has"), "{wrong}");
         }
     }

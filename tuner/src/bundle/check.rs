@@ -18,7 +18,7 @@ pub type Problems = Vec<String>;
 pub fn check(folder: &Path, manifest: &Manifest) -> Problems {
     let mut problems = check_manifest(folder, manifest);
     problems.extend(manifest.kernels.iter().flat_map(|kernel| kernel::check(folder, manifest, kernel)));
-    problems.extend(manifest.selections.iter().flat_map(|selection| selection::check(manifest, selection)));
+    problems.extend(manifest.selections().flat_map(|(kernel, selection)| selection::check(kernel, selection)));
     problems
 }
 
@@ -26,12 +26,12 @@ fn check_manifest(folder: &Path, manifest: &Manifest) -> Problems {
     let mut problems = Problems::new();
     let mut claim = |wrong: bool, what: String| problems.extend(wrong.then(|| format!("{FILE_NAME}: {what}")));
     claim(manifest.kernels.is_empty(), "it has no kernels".into());
-    claim(manifest.selections.is_empty(), "it has no selections".into());
+    claim(manifest.selections().next().is_none(), "it has no selections".into());
     for id in repeated(manifest.kernels.iter().map(|k| &k.id)) {
         claim(true, format!("kernel {id} is there twice"));
     }
-    for (problem, shape) in repeated(manifest.selections.iter().map(|s| (&s.problem, s.shape))) {
-        claim(true, format!("the selection of {problem} at {} is there twice", shape.key()));
+    for (problem, shape) in repeated(manifest.selections().map(|(kernel, s)| (kernel.problem, s.shape))) {
+        claim(true, format!("the selection of {} at {} is there twice", problem.key(), shape.key()));
     }
     let target = manifest.target;
     if let Some(named) = named_target(folder).filter(|named| *named != target) {

@@ -61,7 +61,7 @@ fn decode_rule() -> String {
     format!(
         "Pass the parameter struct by value. One block a split, KV head and row tile, and request; the block finds its \
          tokens from kv_len on the device, so a captured graph stays valid when lengths change. max_splits, \
-         min_split_tokens and taper come from the selection, or from default_max_splits where none is near. Zero the workspace's \
+         min_split_tokens and taper follow from the selection's split, or from default_max_splits where none is near. Zero the workspace's \
          first {COUNTER_BYTES} bytes once; each launch leaves them zeroed. Launches of any shape and kernel may share a \
          workspace, of the largest size among them, if they are ordered; zero it again after a launch that failed."
     )

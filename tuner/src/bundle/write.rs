@@ -10,6 +10,7 @@ use nvkv_runtime::bundle::{
     DIGEST_NAME, FILE_NAME, FileEntry, Files, Kernel, Manifest, SCHEMA, Selection, digest, numerics, parameters,
 };
 use nvkv_spec::{Evidence, KernelId, SplitPolicy, Target, Toolchain};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -64,16 +65,13 @@ pub fn write(
     remove_leftovers(out, target)?;
     let aside = tempfile::Builder::new().prefix(&aside_prefix(target)).tempdir_in(out);
     let aside = aside.map_err(failed("write to the folder", out))?;
-    let kernels = ingredients.iter().map(|i| kernel(aside.path(), i)).collect::<Result<Vec<_>, _>>()?;
+    let mut selections = HashMap::<_, Vec<Selection>>::new();
+    choices.iter().for_each(|choice| selections.entry(choice.kernel().key()).or_default().push(selection(choice)));
+    let kernel = |i: &Ingredient| kernel(aside.path(), i, selections.remove(&i.kernel.key()).unwrap_or_default());
+    let kernels = ingredients.iter().map(kernel).collect::<Result<Vec<_>, _>>()?;
     let bytes: u64 = kernels.iter().flat_map(|k| [&k.files.cu, &k.files.ptx, &k.files.cubin]).map(|f| f.bytes).sum();
-    let manifest = Manifest {
-        schema: SCHEMA,
-        target,
-        toolchain: toolchain.clone(),
-        created_at: created_at.into(),
-        kernels,
-        selections: choices.iter().map(selection).collect(),
-    };
+    let manifest =
+        Manifest { schema: SCHEMA, target, toolchain: toolchain.clone(), created_at: created_at.into(), kernels };
     let path = aside.path().join(FILE_NAME);
     let text = manifest.to_json().map_err(|e| failed("write", &path)(e.into()))?;
     folder::write_synced(&path, &text)?;
@@ -120,7 +118,7 @@ fn remove_leftovers(out: &Path, target: Target) -> Result<(), FolderError> {
 }
 
 /// Copies one kernel's files into the bundle and describes it.
-fn kernel(bundle: &Path, ingredient: &Ingredient) -> Result<Kernel, FolderError> {
+fn kernel(bundle: &Path, ingredient: &Ingredient, selections: Vec<Selection>) -> Result<Kernel, FolderError> {
     let Ingredient { kernel, artefact, evidence, is_default } = ingredient;
     let id = KernelId::new(&kernel.problem, &kernel.variant);
     let to = bundle.join(id.as_str());
@@ -153,26 +151,22 @@ fn kernel(bundle: &Path, ingredient: &Ingredient) -> Result<Kernel, FolderError>
         toolchain: artefact.toolchain.clone(),
         evidence: evidence.clone(),
         is_default: *is_default,
+        selections,
     })
 }
 
 /// One choice as the manifest says it.
 fn selection(choice: &Choice) -> Selection {
-    let (problem, shape, kernel) = (choice.problem(), choice.shape(), choice.kernel());
+    let shape = choice.shape();
     let split = choice.split().unwrap_or(SplitPolicy::Even { splits: 1 });
-    let launch = launch(&problem, &kernel.variant, &shape, split);
+    let launch = launch(&choice.problem(), &choice.kernel().variant, &shape, split);
     let (timed, predicted) = match choice {
         Choice::Timed(winner) => (Some(winner), None),
         Choice::Predicted(winner) => (None, Some(winner.predicted_us)),
     };
     Selection {
-        problem: problem.key(),
         shape,
-        kernel: KernelId::new(&problem, &kernel.variant),
         split: choice.split(),
-        max_splits: launch.max_splits,
-        min_split_tokens: launch.min_split_tokens,
-        taper: launch.taper,
         workspace_bytes: launch.workspace_bytes,
         trust: choice.trust(),
         median_us: timed.map(|w| w.times.median_us),

@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Done {
             if !name.contains(&args.only) {
                 continue;
             }
-            let Some((selection, kernel)) = selected(&manifest, &problem, &shape) else {
+            let Some((kernel, selection)) = selected(&manifest, &problem, &shape) else {
                 bench.missing.push(name);
                 continue;
             };
@@ -149,11 +149,8 @@ fn bundle_of(folder: &Path, target: nvkv_spec::Target) -> anyhow::Result<(PathBu
     bail!("no bundle of {target} in {}: `nvkv-tune --preset standard` writes one", folder.display())
 }
 
-fn selected<'a>(manifest: &'a Manifest, problem: &Problem, shape: &Shape) -> Option<(&'a Selection, &'a Kernel)> {
-    let key = problem.key();
-    let selection = manifest.selections.iter().find(|s| s.problem == key && s.shape == *shape)?;
-    let kernel = manifest.kernels.iter().find(|k| k.id == selection.kernel)?;
-    Some((selection, kernel))
+fn selected<'a>(manifest: &'a Manifest, problem: &Problem, shape: &Shape) -> Option<(&'a Kernel, &'a Selection)> {
+    manifest.selections().find(|(kernel, selection)| kernel.problem == *problem && selection.shape == *shape)
 }
 
 fn candidate(folder: &Path, selection: &Selection, kernel: &Kernel) -> anyhow::Result<CandidateKernel> {

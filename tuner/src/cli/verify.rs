@@ -4,7 +4,7 @@ mod results;
 
 use super::args::DbArgs;
 use super::{Done, NOTHING, print, print_json};
-use crate::bundle::{self, Manifest, Problems, Selection};
+use crate::bundle::{self, Kernel, Manifest, Problems, Selection};
 use crate::pipeline::choices::Choice;
 use crate::worker::Depth;
 use nvkv_db::{Db, DbError, KernelKey, WinnerFilter};
@@ -81,7 +81,7 @@ fn verify(args: &Args, folder: PathBuf) -> anyhow::Result<Verdict> {
         sound: problems.is_empty(),
         target: manifest.target,
         kernels: manifest.kernels.len(),
-        selections: manifest.selections.len(),
+        selections: manifest.selections().count(),
         folder,
         kernels_in_database,
         ran_on,
@@ -140,12 +140,12 @@ fn note_other_winners(db: &Db, manifest: &Manifest) -> anyhow::Result<()> {
     let timed = db.winners(&filter)?.into_iter().map(|winner| Choice::Timed(Box::new(winner)));
     let predicted = db.predicted_winners(&filter)?.into_iter().map(|winner| Choice::Predicted(Box::new(winner)));
     let winners: Vec<_> = timed.chain(predicted).collect();
-    let differs = |s: &&Selection| {
-        let here = winners.iter().filter(|w| w.shape() == s.shape && w.problem().key() == s.problem);
+    let differs = |(kernel, s): &(&Kernel, &Selection)| {
+        let here = winners.iter().filter(|w| w.shape() == s.shape && w.problem() == kernel.problem);
         let mut here = here.filter(|w| w.trust() == s.trust).peekable();
-        here.peek().is_some() && !here.any(|w| agrees(s, w))
+        here.peek().is_some() && !here.any(|w| agrees(kernel, s, w))
     };
-    let differing = manifest.selections.iter().filter(differs).count();
+    let differing = manifest.selections().filter(differs).count();
     if differing > 0 {
         eprintln!(
             "note: the database has other winners or times for {differing} selections: the bundle is older, from \
@@ -155,9 +155,9 @@ fn note_other_winners(db: &Db, manifest: &Manifest) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn agrees(selection: &Selection, winner: &Choice) -> bool {
+fn agrees(kernel: &Kernel, selection: &Selection, winner: &Choice) -> bool {
     let us = selection.median_us.or(selection.predicted_us);
-    winner.kernel().key().kernel_id == selection.kernel
+    winner.kernel().key().kernel_id == kernel.id
         && winner.split() == selection.split
         && us.is_some_and(|us| (us - winner.us()).abs() <= 1e-9 * us)
 }

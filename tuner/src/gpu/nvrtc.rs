@@ -24,6 +24,8 @@ type CreateProgram = unsafe extern "C" fn(
 const SUCCESS: c_int = 0;
 /// `NVRTC_ERROR_COMPILATION`: the source is at fault, and the log says where.
 const COMPILATION: c_int = 6;
+/// What the log of such an error has where it is the machine that is at fault.
+const NO_MEMORY: &str = "catastrophic error: out of memory";
 
 /// What mends an NVRTC that is there and does not work.
 const INSTALL: &str = "install NVRTC 13 whole, its libnvrtc-builtins beside it, with `make toolchain` or with \
@@ -170,7 +172,7 @@ impl Nvrtc {
     fn output(&self, program: Program, code: c_int) -> Result<Output, NvrtcError> {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string();
         let log = text(self.bytes(program, &self.log, "nvrtcGetProgramLog")?);
-        if code == COMPILATION {
+        if code == COMPILATION && !log.contains(NO_MEMORY) {
             return Ok(Output { accepted: false, log, ptx: String::new(), cubin: Vec::new() });
         }
         self.check("nvrtcCompileProgram", code).map_err(|error| match error {

@@ -2,7 +2,7 @@
 
 use super::Request;
 use super::choices::{self, Choice};
-use crate::bundle::{self, FILE_NAME, Manifest, Selection, Trust, Unreadable};
+use crate::bundle::{self, FILE_NAME, Kernel, Manifest, Selection, Trust, Unreadable};
 use nvkv_db::Db;
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,11 @@ pub fn check_before(request: &Request, db: &Db) -> anyhow::Result<()> {
         return Ok(()); // What is asked for will be timed.
     }
     let known = choices::all(db, request.machine.target, None)?;
-    let asked = |s: &Selection| {
-        request.cases.iter().any(|(problem, shapes)| problem.key() == s.problem && shapes.contains(&s.shape))
+    let asked = |kernel: &Kernel, s: &Selection| {
+        request.cases.iter().any(|(problem, shapes)| *problem == kernel.problem && shapes.contains(&s.shape))
     };
-    let new = |s: &Selection| trust(&known, s).or(asked(s).then_some(Trust::Predicted));
+    let new =
+        |kernel: &Kernel, s: &Selection| trust(&known, kernel, s).or(asked(kernel, s).then_some(Trust::Predicted));
     Ok(refuse_predictions(&folder, &old, new)?)
 }
 
@@ -46,15 +47,15 @@ pub fn check_before(request: &Request, db: &Db) -> anyhow::Result<()> {
 /// `folder` will be gone; none where nothing is lost.
 pub fn check(folder: &Path, choices: &[Choice]) -> Result<Option<String>, Refused> {
     let Some(old) = previous(folder)? else { return Ok(None) };
-    refuse_predictions(folder, &old, |s| trust(choices, s))?;
-    let mut lost = old.selections.iter().filter(|s| trust(choices, s).is_none());
-    Ok(lost.next().map(|first| {
+    refuse_predictions(folder, &old, |kernel, s| trust(choices, kernel, s))?;
+    let mut lost = old.selections().filter(|(kernel, s)| trust(choices, kernel, s).is_none());
+    Ok(lost.next().map(|(kernel, first)| {
         format!(
             "the bundle {} had {} selections of which this database knows nothing usable, the first {} at {}; \
              the new one goes without them",
             folder.display(),
             1 + lost.count(),
-            first.problem,
+            kernel.problem.key(),
             first.shape.key()
         )
     }))
@@ -72,16 +73,20 @@ fn previous(folder: &Path) -> Result<Option<Manifest>, Unreadable> {
     }
 }
 
-fn refuse_predictions(folder: &Path, old: &Manifest, new: impl Fn(&Selection) -> Option<Trust>) -> Result<(), Refused> {
-    let worse = |s: &&Selection| s.trust == Trust::Timed && new(s) == Some(Trust::Predicted);
-    let mut worse = old.selections.iter().filter(worse);
-    let Some(first) = worse.next() else { return Ok(()) };
+fn refuse_predictions(
+    folder: &Path,
+    old: &Manifest,
+    new: impl Fn(&Kernel, &Selection) -> Option<Trust>,
+) -> Result<(), Refused> {
+    let mut worse =
+        old.selections().filter(|(kernel, s)| s.trust == Trust::Timed && new(kernel, s) == Some(Trust::Predicted));
+    let Some((kernel, first)) = worse.next() else { return Ok(()) };
     let shapes = 1 + worse.count();
-    let first = format!("{} at {}", first.problem, first.shape.key());
+    let first = format!("{} at {}", kernel.problem.key(), first.shape.key());
     Err(Refused::Timed { folder: folder.to_path_buf(), shapes, first })
 }
 
-fn trust(choices: &[Choice], selection: &Selection) -> Option<Trust> {
-    let same = |c: &&Choice| c.shape() == selection.shape && c.problem().key() == selection.problem;
+fn trust(choices: &[Choice], kernel: &Kernel, selection: &Selection) -> Option<Trust> {
+    let same = |c: &&Choice| c.shape() == selection.shape && c.problem() == kernel.problem;
     choices.iter().find(same).map(Choice::trust)
 }

@@ -5,15 +5,16 @@ use nvkv_spec::{
     CompileFacts, Evidence, KernelId, Numerics, Problem, Shape, SplitPolicy, Target, Toolchain, Variant,
     abi::{AppendParams, DecodeParams, Field},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::Error};
 use serde_json::value::{RawValue, to_raw_value};
 
 /// Version of the manifest's schema. A reader refuses a newer one. Since 2, evidence may be `emulated`; since 3, splits are
-/// the grid's last dimension and may taper.
-pub const SCHEMA: u32 = 3;
+/// the grid's last dimension and may taper; since 4, selections stand in their kernel's entry, without what follows from that
+/// or from their split.
+pub const SCHEMA: u32 = 4;
 
-/// The oldest schema that is read: kernels of older bundles are launched with another grid.
-pub const OLDEST_SCHEMA: u32 = 3;
+/// The oldest schema that is read: older bundles have their selections in another place.
+pub const OLDEST_SCHEMA: u32 = 4;
 
 /// Name of the manifest in a bundle's folder.
 pub const FILE_NAME: &str = "manifest.json";
@@ -26,10 +27,9 @@ pub fn digest(manifest: &[u8]) -> String {
     format!("{}  {FILE_NAME}\n", blake3::hash(manifest).to_hex())
 }
 
-/// All kernels of one target, and which of them serves which shape. A reader that is in a hurry takes of the selections what
-/// it needs.
+/// All kernels of one target, and which of them serves which shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest<S = Selection> {
+pub struct Manifest {
     /// [`SCHEMA`] of the writer.
     pub schema: u32,
     /// What the cubins are compiled for.
@@ -40,20 +40,26 @@ pub struct Manifest<S = Selection> {
     pub created_at: String,
     /// The kernels, by id.
     pub kernels: Vec<Kernel>,
-    /// The choices, by problem and shape.
-    pub selections: Vec<S>,
 }
 
 impl Manifest {
     /// The manifest as it is written: for people, with a selection a line.
     pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let Self { schema, target, toolchain, created_at, kernels, selections } = self.clone();
-        let selections: Vec<Box<RawValue>> = selections.iter().map(to_raw_value).collect::<Result<_, _>>()?;
-        let lines = Manifest { schema, target, toolchain, created_at, kernels, selections };
-        let mut text = serde_json::to_vec_pretty(&lines)?;
+        let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         Ok(text)
     }
+
+    /// All selections, each with its kernel.
+    pub fn selections(&self) -> impl Iterator<Item = (&Kernel, &Selection)> {
+        self.kernels.iter().flat_map(|kernel| kernel.selections.iter().map(move |selection| (kernel, selection)))
+    }
+}
+
+/// Each of `selections` without spaces, so that a line holds it where the rest is pretty.
+fn a_line_each<S: Serializer>(selections: &[Selection], serializer: S) -> Result<S::Ok, S::Error> {
+    let lines: Result<Vec<Box<RawValue>>, _> = selections.iter().map(to_raw_value).collect();
+    lines.map_err(S::Error::custom)?.serialize(serializer)
 }
 
 /// One compiled kernel.
@@ -88,6 +94,9 @@ pub struct Kernel {
     /// Whether it is the default variant: with [`LaunchRule::default_max_splits`], the fallback for shapes that no
     /// selection is near to. Every problem has one, unless that kernel failed.
     pub is_default: bool,
+    /// The shapes at which it is the one to take, of all kernels of its problem.
+    #[serde(serialize_with = "a_line_each")]
+    pub selections: Vec<Selection>,
 }
 
 /// One field of the parameter struct.
@@ -136,23 +145,14 @@ pub enum Trust {
     Predicted,
 }
 
-/// The kernel for one problem at one shape.
+/// A shape that a kernel is chosen for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
-    /// [`Problem::key`].
-    pub problem: String,
-    /// The shape.
+    /// The shape; of which operation, the kernel's problem says.
+    #[serde(serialize_with = "Shape::serialize_sizes")]
     pub shape: Shape,
-    /// The kernel.
-    pub kernel: KernelId,
-    /// Split policy of the launch; none for append.
+    /// Split policy of the launch, from which [`SplitPolicy::launch`] makes its parameters; none for append.
     pub split: Option<SplitPolicy>,
-    /// `max_splits` of the parameters at this shape.
-    pub max_splits: u32,
-    /// `min_split_tokens` of the parameters at this shape.
-    pub min_split_tokens: u32,
-    /// `taper` of the parameters at this shape.
-    pub taper: u32,
     /// Workspace that the launch needs at this shape, bytes.
     pub workspace_bytes: u64,
     /// Where the choice comes from.

@@ -91,7 +91,7 @@ pub fn read(folder: &Path) -> Result<Manifest, Unreadable> {
 }
 
 /// The manifest of these bytes; `path` is for errors.
-pub fn parse<'a, S: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<Manifest<S>, Unreadable> {
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Manifest, Unreadable> {
     #[derive(Deserialize)]
     struct Version {
         schema: u32,
@@ -104,7 +104,7 @@ pub fn parse<'a, S: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<Man
         _ => Unreadable::Malformed { path: path.into(), source },
     };
     // Checked as a whole, UTF-8 need not be checked text by text.
-    let manifest: Manifest<S> = match std::str::from_utf8(bytes) {
+    let manifest: Manifest = match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(bytes),
     }

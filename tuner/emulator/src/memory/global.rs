@@ -141,9 +141,8 @@ impl Memory {
     /// The same for bytes that must not change during the launch, as they may come from a cache that sees no stores.
     pub(crate) fn load_constant(&self, address: u64, bytes: u32, hint: &mut Cursor) -> Result<u128, FaultKind> {
         let (allocation, offset) = self.find(address, bytes, hint)?;
-        let mut words = offset / 4..(offset + u64::from(bytes)).div_ceil(4);
         if let Some(view) = &hint.view
-            && words.any(|word| allocation.marks.is_new(word as usize, view))
+            && words_of(offset, bytes).any(|word| allocation.marks.is_new(word, view))
         {
             return Err(FaultKind::ConstantWritten { address });
         }
@@ -216,8 +215,7 @@ impl Memory {
         hint.allocation = unchecked.allocation;
         if let Some(view) = &hint.view {
             let (allocation, offset) = self.find(address, bytes, &mut unchecked)?;
-            let words = offset / 4..(offset + u64::from(bytes)).div_ceil(4);
-            words.into_iter().try_for_each(|word| allocation.marks.update(word as usize, address, view))?;
+            words_of(offset, bytes).try_for_each(|word| allocation.marks.update(word, address, view))?;
         }
         Ok(old)
     }
@@ -239,6 +237,11 @@ impl Memory {
         let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |old| Some(replaced(old) as u32));
         Ok(part(old.unwrap_or_else(|unchanged| unchanged)))
     }
+}
+
+/// The words that `bytes` bytes at `offset` of an allocation lie in.
+fn words_of(offset: u64, bytes: u32) -> std::ops::Range<usize> {
+    (offset / 4) as usize..(offset + u64::from(bytes)).div_ceil(4) as usize
 }
 
 fn uninitialised(address: u64) -> FaultKind {

@@ -5,7 +5,7 @@ use super::Problems;
 use crate::pipeline::cache::{CU, CUBIN, PTX};
 use crate::pipeline::space::yardstick;
 use nvkv_generator::{HEAD_DIMS, MAX_GROUP, MAX_Q_LEN, PAGE_SIZES, Preset, variants};
-use nvkv_runtime::bundle::{Kernel, Manifest, Selection, Trust, numerics, parameters, read_file};
+use nvkv_runtime::bundle::{Kernel, Manifest, Trust, numerics, parameters, read_file};
 use nvkv_spec::{Evidence, KernelId, Problem, Target, Variant};
 use std::path::Path;
 
@@ -51,10 +51,9 @@ fn check_facts(manifest: &Manifest, kernel: &Kernel) -> Problems {
     claim(kernel.numerics != numerics(problem), differs("numerics class"));
     claim((kernel.parameters.clone(), kernel.parameter_bytes) != parameters(problem), differs("parameter list"));
     claim(kernel.is_default != (yardstick(problem, manifest.target) == Some(*variant)), differs("is_default"));
-    let timed = |s: &&Selection| s.problem == problem.key() && s.trust == Trust::Timed;
     let on_gpu = matches!(kernel.evidence, Evidence::VerifiedOnGpu { .. });
-    let unfounded = on_gpu && manifest.selections.iter().find(timed).is_none();
-    claim(unfounded, "verified on a GPU, it says, but nothing of its problem was timed".into());
+    let timed = manifest.selections().any(|(k, s)| k.problem == *problem && s.trust == Trust::Timed);
+    claim(on_gpu && !timed, "verified on a GPU, it says, but nothing of its problem was timed".into());
     problems
 }
 

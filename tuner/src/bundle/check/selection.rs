@@ -1,30 +1,20 @@
-//! One selection of a bundle: a kernel of its problem, and the launch that follows from its shape and split.
+//! One selection of a kernel: the launch that follows from its shape and split, and what it rests on.
 
 use super::Problems;
 use crate::pipeline::limits;
 use nvkv_generator::launch;
-use nvkv_runtime::bundle::{Kernel, Manifest, Selection, Trust};
+use nvkv_runtime::bundle::{Kernel, Selection, Trust};
 use nvkv_spec::{Evidence, Problem, Shape, SplitPolicy};
 
-pub fn check(manifest: &Manifest, selection: &Selection) -> Problems {
-    let Some(kernel) = manifest.kernels.iter().find(|k| k.id == selection.kernel) else {
-        return vec![said(selection, format!("its kernel {} is not in the bundle", selection.kernel))];
-    };
-    if kernel.problem.key() != selection.problem {
-        return vec![said(selection, format!("its kernel {} solves {}", kernel.id, kernel.problem.key()))];
-    }
+pub fn check(kernel: &Kernel, selection: &Selection) -> Problems {
     if !super::kernel::exists(&kernel.problem, &kernel.variant) {
         return Problems::new(); // told of the kernel; nothing follows from it
     }
-    let problems = check_launch(selection, kernel).into_iter().chain(check_trust(selection, kernel));
-    problems.map(|problem| said(selection, problem)).collect()
+    let problems = check_launch(kernel, selection).into_iter().chain(check_trust(kernel, selection));
+    problems.map(|what| format!("{}, the selection at {}: {what}", kernel.id, selection.shape.key())).collect()
 }
 
-fn said(selection: &Selection, problem: String) -> String {
-    format!("selection {} at {}: {problem}", selection.problem, selection.shape.key())
-}
-
-fn check_launch(selection: &Selection, kernel: &Kernel) -> Option<String> {
+fn check_launch(kernel: &Kernel, selection: &Selection) -> Option<String> {
     let sizes = match (kernel.problem, selection.shape) {
         (Problem::Decode(_), Shape::Decode { batch, context, kv_heads, .. }) => [batch, context, kv_heads],
         (Problem::Append(_), Shape::Append { tokens, kv_heads }) => [tokens, kv_heads, 1],
@@ -43,17 +33,12 @@ fn check_launch(selection: &Selection, kernel: &Kernel) -> Option<String> {
         (Problem::Append(_), Some(_)) => return Some("it has a split, which an append has not".into()),
         (_, split) => split.unwrap_or(SplitPolicy::Even { splits: 1 }),
     };
-    let launch = launch(&kernel.problem, &kernel.variant, &selection.shape, split);
-    let stated = (selection.max_splits, selection.min_split_tokens, selection.taper, selection.workspace_bytes);
-    let follows = (launch.max_splits, launch.min_split_tokens, launch.taper, launch.workspace_bytes);
-    (stated != follows).then(|| {
-        format!(
-            "max_splits, min_split_tokens, taper and workspace_bytes are {stated:?}; from its split follow {follows:?}"
-        )
-    })
+    let follows = launch(&kernel.problem, &kernel.variant, &selection.shape, split).workspace_bytes;
+    let stated = selection.workspace_bytes;
+    (stated != follows).then(|| format!("workspace_bytes is {stated}; from its shape and split follows {follows}"))
 }
 
-fn check_trust(selection: &Selection, kernel: &Kernel) -> Option<String> {
+fn check_trust(kernel: &Kernel, selection: &Selection) -> Option<String> {
     let time = match selection.trust {
         Trust::Timed => (selection.median_us, selection.predicted_us),
         Trust::Predicted => (selection.predicted_us, selection.median_us),
