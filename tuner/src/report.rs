@@ -217,6 +217,7 @@ pub fn json(request: &Request, tuned: &Tuned) -> serde_json::Value {
         "gpu": request.machine.gpu.as_ref().ok(),
         "not_timed_because": request.machine.gpu.as_ref().err(),
         "preset": format!("{:?}", request.preset).to_lowercase(),
+        "search": request.search.name(),
         "database": request.db,
         "bundle": tuned.bundle.as_ref().map(|bundle| &bundle.folder),
         "stopped": tuned.stopped,

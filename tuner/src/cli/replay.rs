@@ -2,7 +2,7 @@
 
 use super::args::BadArguments;
 use super::{Done, print, print_json};
-use crate::search::replay::{NEAR, Score, Start, replay};
+use crate::pipeline::replay::{NEAR, Score, Start, replay};
 use crate::search::{Strategy, recorded};
 use nvkv_db::{Db, EnvironmentKey, MeasuredOn};
 use serde_json::json;

@@ -9,6 +9,7 @@ use crate::pipeline::stop::Stop;
 use crate::pipeline::target::{Devices, Machine};
 use crate::pipeline::{Request, Tuned, headline, tune};
 use crate::report;
+use crate::search::Strategy;
 use nvkv_spec::Target;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +35,9 @@ pub struct Args {
     /// parts. The same command with another I on each machine covers all
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
+    /// Which variants and splits are timed; all are compiled
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    search: Strategy,
     /// Stop cleanly after so many minutes; the same command goes on from there
     #[arg(long, value_name = "MINUTES", value_parser = minutes, allow_negative_numbers = true)]
     time_limit: Option<Duration>,
@@ -84,6 +88,7 @@ fn request(args: &Args) -> anyhow::Result<Request> {
         machine,
         cases,
         preset,
+        search: args.search,
         db: args.shard.map_or(args.db.db.clone(), |shard| shard.database(&args.db.db)),
         shard: args.shard,
         out: args.out.clone(),

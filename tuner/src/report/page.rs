@@ -426,6 +426,7 @@ fn of_run(run: &Run) -> Markup {
                 Some(end) => { ", ended " (end) } None => { ", not ended: it runs, or was killed" } } }
             dt { "command" } dd { code { (start.command) } }
             dt { "preset" } dd { (start.preset) }
+            dt { "search" } dd { (start.search) }
             dt { "versions" } dd { "nvkv " (start.generator) ", NVRTC " (start.nvrtc) @if let Some(e) = &start.environment { ", driver " (e.driver) } }
             @if let Some(policy) = &start.measurement_policy { dt { "measured by" } dd { (policy) } }
             @if let Some(ceiling) = run.read_ceiling_gbps { dt { "read ceiling" } dd { (format!("{ceiling:.0} GB/s")) } }
