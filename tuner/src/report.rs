@@ -16,12 +16,14 @@ use crate::pipeline::progress::seconds;
 use crate::pipeline::space::Space;
 use crate::pipeline::timing::Summary;
 use crate::pipeline::{Request, Tuned};
+use crate::search::Strategy;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, HumanCount};
 use nvkv_db::Failure;
 use nvkv_spec::{Evidence, KernelId, Problem, Shape, SplitPolicy};
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Failures that are listed by name; the rest is counted and in the database.
@@ -64,6 +66,8 @@ pub struct Row {
     pub near_ties: Option<usize>,
     /// GPU that timed it.
     pub gpu: Option<String>,
+    /// Which launches its run timed; only where it was timed.
+    pub search: Option<String>,
 }
 
 impl From<&Choice> for Row {
@@ -91,6 +95,7 @@ impl From<&Choice> for Row {
             is_default: choice.is_default(),
             near_ties: winner.map(|w| w.near_ties.len()),
             gpu: winner.map(|w| w.environment.name.clone()),
+            search: winner.map(|w| w.search.clone()),
         }
     }
 }
@@ -105,6 +110,7 @@ pub fn table(choices: &[Choice]) -> String {
         let mut gpus: Vec<_> = timed.iter().filter_map(|row| row.gpu.as_deref()).collect();
         gpus.dedup();
         text += &format!("Verified and timed on {}: median of cold-L2 calls under graph replay.\n", gpus.join(", "));
+        text += &searched(timed.iter().filter_map(|row| row.search.as_deref())).map_or(String::new(), |s| s + "\n");
         text += &render(&timed, "µs");
     }
     if !predicted.is_empty() {
@@ -112,6 +118,21 @@ pub fn table(choices: &[Choice]) -> String {
         text += &render(&predicted, "about µs");
     }
     text
+}
+
+/// Says of winners, by the search of each, that not all trials were timed where that is so.
+pub fn searched<'a>(searches: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut guided = BTreeMap::new();
+    let mut all = 0;
+    for search in searches {
+        all += 1;
+        if search != Strategy::Exhaustive.name() {
+            *guided.entry(search).or_insert(0usize) += 1;
+        }
+    }
+    let each: Vec<_> = guided.iter().map(|(search, n)| format!("{n} of {all} by `{search}`")).collect();
+    (!each.is_empty())
+        .then(|| format!("Winners of a guided search, which times a part of the trials: {}.", each.join(", ")))
 }
 
 /// One table over all problems, with a line of its own for each problem: 120 columns hold it. In a narrower terminal
@@ -259,8 +280,11 @@ pub fn plan(plan: &Plan, jobs: usize) -> String {
     let rejected =
         plan.rejected.iter().map(|(reason, &n)| format!("\n{:>18} rejected: {reason}", count(n).to_string()));
     let rejected: String = rejected.collect();
-    let timings =
-        if plan.timed { count(plan.timings).to_string() } else { "none: no GPU of the target is here".into() };
+    let timings = if plan.timed {
+        format!("{}{}", if plan.search == Strategy::Exhaustive.name() { "" } else { "at most " }, count(plan.timings))
+    } else {
+        "none: no GPU of the target is here".into()
+    };
     let emulations =
         if plan.timed { String::new() } else { format!("emulations {} at most\n", count(plan.emulations)) };
     format!(
@@ -352,6 +376,7 @@ mod tests {
             is_default: false,
             near_ties: Some(12),
             gpu: None,
+            search: None,
         }
     }
 

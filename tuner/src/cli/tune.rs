@@ -124,13 +124,20 @@ fn announce(request: &Request) {
         Ok(gpu) => {
             let boards = 1 + request.machine.beside.len();
             let times = if boards > 1 { format!("{boards} x ") } else { String::new() };
-            eprintln!("GPU {times}{} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver);
+            let chosen = match request.search {
+                Strategy::Exhaustive => String::new(),
+                chooses => format!("; which ones are timed, the search `{}` says", chooses.name()),
+            };
+            eprintln!("GPU {times}{} (driver {}): kernels will be verified and timed{chosen}", gpu.name, gpu.driver);
         }
         Err(why) => {
             eprintln!(
                 "nothing is timed: {}. Kernels will be compiled, their order PREDICTED, and the winners run in the emulator",
                 cause(why)
             );
+            if request.search != Strategy::Exhaustive {
+                eprintln!("note: --search {} has no part in this: all kernels are predicted", request.search.name());
+            }
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct Plan {
     pub target: Target,
     /// Whether a GPU of it is here, so that kernels are verified and timed.
     pub timed: bool,
+    /// Which launches would be timed.
+    pub search: &'static str,
     /// Problems.
     pub problems: usize,
     /// Problem and shape pairs.
@@ -46,6 +48,7 @@ impl Plan {
         let mut plan = Self {
             target,
             timed,
+            search: request.search.name(),
             problems: request.cases.len(),
             shapes: request.cases.iter().map(|(_, shapes)| shapes.len()).sum(),
             variants: spaces.iter().map(Space::total).sum(),

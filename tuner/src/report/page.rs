@@ -2,6 +2,7 @@
 
 use super::axes::{Axis, Value, contributions, geometric_mean};
 use super::data::{Cell, FailureGroup, Measured, Report, order};
+use super::searched;
 use super::{heat_map, roofline, two_digits};
 use crate::gpu::GpuState;
 use indicatif::{HumanBytes, HumanCount};
@@ -89,6 +90,9 @@ fn of_measured(i: usize, m: &Measured, report: &Report) -> Markup {
             b { (name) } ", driver " (driver) ", target " (m.target) ". Verified against a float64 reference, then timed: "
             "the median of single calls, L2 cold, replayed from a CUDA graph. Bytes are K, V and their scales, each once."
         }
+        @if let Some(searched) = guided(m) {
+            p.lead { (searched) " What each axis gave, and what comes near, is known of that part alone." }
+        }
         (tiles(m, report))
         (section(&format!("roofline-{i}"), "Roofline", html! {
             p { "Each dot is a winner: the bytes that its call must move, and how fast it moved them. Curves are equal times; "
@@ -101,6 +105,10 @@ fn of_measured(i: usize, m: &Measured, report: &Report) -> Markup {
         (axes(i, m))
         (near_ties(i, m))
     }
+}
+
+fn guided(m: &Measured) -> Option<String> {
+    searched(m.cells.iter().map(|cell| cell.winner.search.as_str()))
 }
 
 fn section(id: &str, title: &str, content: Markup) -> Markup {

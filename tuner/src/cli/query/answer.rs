@@ -106,7 +106,7 @@ fn timed(trust: &str, winner: &Winner) -> String {
         "trust      {trust}\ntime       {:.1} µs median of {} in {} rounds (error {:.2}, iqr {:.1}), {:.0} GB/s{share}\n\
              default    {default}\nnear ties  {}\n\
              error      {:.1e} relative, the largest of the verification\n\
-             measured   {} on {}, driver {}, NVRTC {}\n{carried}",
+             measured   {} on {}, driver {}, NVRTC {}; search {}\n{carried}",
         times.median_us,
         times.samples,
         times.rounds,
@@ -119,6 +119,7 @@ fn timed(trust: &str, winner: &Winner) -> String {
         gpu.name,
         gpu.driver,
         winner.kernel.nvrtc,
+        winner.search,
     )
 }
 

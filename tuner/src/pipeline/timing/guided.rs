@@ -20,7 +20,7 @@ use std::sync::LazyLock;
 use std::sync::mpsc::channel;
 use tempfile::TempDir;
 
-const CONTEXTS: [u32; 3] = [4096, 16384, 65536];
+const CONTEXTS: [u32; 2] = [4096, 65536];
 
 /// A database that knows another problem well, made once.
 static TAUGHT: LazyLock<TempDir> = LazyLock::new(|| {
@@ -217,7 +217,7 @@ fn a_search_that_was_cut_short_goes_on_where_it_stopped() {
         let tune = Tune::new(strategy);
         let kernels: HashSet<_> = whole.keys().map(|(id, ..)| id.clone()).collect();
         let mut cut = 0;
-        for id in tune.candidates.iter().map(|c| c.source.id.clone()).filter(|id| kernels.contains(id)) {
+        for id in tune.candidates.iter().map(|c| c.source.id.clone()).filter(|id| kernels.contains(id)).step_by(3) {
             cut += usize::from(tune.run(&[(At::Measure(id), Fault::Gone)]).0.is_err());
         }
         assert!(cut > 1);
