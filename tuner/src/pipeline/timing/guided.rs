@@ -11,7 +11,7 @@ use crate::pipeline::target::Machine;
 use crate::search::recorded;
 use crate::worker::Compiled;
 use crate::worker::fake::{self, At, Fault};
-use nvkv_db::{Compiled as Facts, Db, KernelRecord, TrialRecord};
+use nvkv_db::{Compiled as Facts, Db, KernelRecord, PastTrial, TrialRecord};
 use nvkv_generator::{Preset, problems};
 use nvkv_spec::{CompileFacts, DecodeProblem, KernelId, Lengths, Numerics, Operation, Toolchain};
 use std::collections::BTreeMap;
@@ -151,13 +151,18 @@ impl Tune {
         (end, recorder)
     }
 
-    /// The launches of its problem that were timed, each as often as it was before the run-off, with the samples.
-    fn timed(&self) -> BTreeMap<(KernelId, String, String), Vec<usize>> {
+    /// The trials of its problem before the run-off, in the order recorded.
+    fn looks(&self) -> Vec<PastTrial> {
         let gpu = self.request.machine.gpu.as_ref().unwrap();
-        let past = Db::open(&self.request.db).unwrap().past(TARGET, &gpu.into(), None).unwrap();
+        let mut past = Db::open(&self.request.db).unwrap().past(TARGET, &gpu.into(), None).unwrap();
+        past.retain(|t| t.kernel.problem == self.request.cases[0].0 && t.samples.len() <= ROUND_SAMPLES as usize);
+        past
+    }
+
+    /// The launches of them, with the samples of each trial.
+    fn timed(&self) -> BTreeMap<(KernelId, String, String), Vec<usize>> {
         let mut timed: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        let of_problem = past.into_iter().filter(|t| t.kernel.problem == self.request.cases[0].0);
-        for trial in of_problem.filter(|t| t.samples.len() <= ROUND_SAMPLES as usize) {
+        for trial in self.looks() {
             let split = trial.split.unwrap().to_string();
             let launch = (trial.kernel.key().kernel_id, split, trial.shape.key());
             timed.entry(launch).or_default().push(trial.samples.len());
@@ -212,17 +217,21 @@ fn a_search_that_was_cut_short_goes_on_where_it_stopped() {
     for strategy in [Strategy::Model, Strategy::Halving] {
         let whole = Tune::new(strategy);
         whole.run(&[]).0.unwrap();
-        let whole = whole.timed();
-        // The GPU goes at a kernel that is asked for at some time, again and again.
-        let tune = Tune::new(strategy);
-        let kernels: HashSet<_> = whole.keys().map(|(id, ..)| id.clone()).collect();
-        let mut cut = 0;
-        for id in tune.candidates.iter().map(|c| c.source.id.clone()).filter(|id| kernels.contains(id)).step_by(3) {
-            cut += usize::from(tune.run(&[(At::Measure(id), Fault::Gone)]).0.is_err());
+        let mut kernels = Vec::new();
+        for trial in whole.looks() {
+            let id = trial.kernel.key().kernel_id;
+            if !kernels.contains(&id) {
+                kernels.push(id);
+            }
         }
-        assert!(cut > 1);
+        let tune = Tune::new(strategy);
+        for part in 1..4 {
+            // The GPU is gone when it comes to a kernel that is first asked for after this part of the search.
+            let id = kernels[part * kernels.len() / 4].clone();
+            tune.run(&[(At::Measure(id), Fault::Gone)]).0.unwrap_err();
+        }
         tune.run(&[]).0.unwrap();
-        assert_eq!(tune.timed(), whole, "{strategy:?}: the same launches, none more often");
+        assert_eq!(tune.timed(), whole.timed(), "{strategy:?}: the same launches, none more often");
     }
 }
 
