@@ -113,3 +113,110 @@ impl History {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::space::{Space, splits};
+    use nvkv_db::{Compiled, KernelRecord};
+    use nvkv_generator::{Preset, problems};
+    use nvkv_spec::{CompileFacts, Lengths, Operation};
+    use std::sync::Arc;
+
+    const TARGET: Target = Target::Sm90a;
+
+    fn shape(context: u32) -> Shape {
+        Shape::Decode { batch: 4, context, kv_heads: 8, lengths: Lengths::Equal }
+    }
+
+    /// Trials of a case by one run, at clocks from `clock` in steps of `step`.
+    fn trials(run: i64, began: i64, (clock, step): (i64, i64), shape: Shape) -> Vec<PastTrial> {
+        let problem = problems(Preset::Quick, &[Operation::Decode])[1];
+        let mut all = Vec::new();
+        for variant in Space::new(problem, TARGET, Preset::Quick).feasible {
+            let kernel = Arc::new(KernelRecord {
+                target: TARGET,
+                problem,
+                variant,
+                source_hash: variant.key(),
+                nvrtc: "13.0".into(),
+                generator: "0".into(),
+                compiled: Some(Compiled { cubin_hash: "c".into(), facts: CompileFacts::default() }),
+            });
+            for split in splits(&problem, &variant, &shape, TARGET, Preset::Quick) {
+                let clock = clock + step * all.len() as i64;
+                all.push(PastTrial {
+                    id: TrialId(clock),
+                    moment: Moment { run: RunId(run), began, clock },
+                    carried: false,
+                    kernel: kernel.clone(),
+                    shape,
+                    split: Some(split),
+                    is_default: false,
+                    driver: "580".into(),
+                    samples: vec![10.0 + (clock % 7) as f64; 7],
+                });
+            }
+        }
+        all
+    }
+
+    fn history(mut trials: Vec<PastTrial>) -> History {
+        trials.sort_by_key(|trial| trial.id);
+        let mut history = History::new(TARGET, "580");
+        history.extend(trials);
+        history
+    }
+
+    #[test]
+    fn what_a_search_knew_is_what_it_knows_when_it_is_asked_again() {
+        // Two boards at once, after an earlier run: clocks 100, 102, ... and 101, 103, ...
+        let before = trials(1, 0, (1, 1), shape(1024));
+        let (here, beside) = (trials(2, 50, (100, 2), shape(2048)), trials(3, 51, (101, 2), shape(4096)));
+        let n = here.len();
+        let next = trials(2, 50, (200, 2), shape(8192));
+        let later = trials(4, 300, (400, 1), shape(512));
+        let at = next[0].moment;
+        let points: Vec<_> = history(next.clone()).lessons.into_iter().map(|lesson| lesson.point).collect();
+
+        // As the search began: nothing of its own case was there, and some of the other board's.
+        let told = [&before[..], &here, &beside[..n / 2]].concat();
+        let mut then = history(told);
+        let now = Moment { clock: 200, ..at };
+        assert_eq!(then.knowledge(now).trials(), before.len() + n, "not the other board's");
+        let expected = then.knowledge(now).expect(&points);
+
+        // Asked again by another process, case after case.
+        let known = before.len();
+        let all = [before, here.clone(), beside, next.clone(), later].concat();
+        let mut again = history(all.clone());
+        assert_eq!(again.knowledge(here[0].moment).trials(), known);
+        assert_eq!(again.knowledge(at).expect(&points), expected, "to the bit");
+        assert_eq!(history(all).knowledge(at).expect(&points), expected, "at once or in steps");
+
+        // Its own answers are found, the first of them says when it began.
+        let launches: Vec<Launch> = next.iter().map(|trial| (trial.kernel.key(), trial.split)).collect();
+        let (mut answers, first) = again.answers((next[0].kernel.problem, shape(8192)), &launches);
+        assert_eq!(first, Some(at));
+        assert_eq!(answers.next(0, 7), Some(Some(next[0].samples[0])));
+        assert_eq!(again.answers((next[0].kernel.problem, shape(7)), &launches).1, None);
+    }
+
+    #[test]
+    fn a_run_off_and_a_copy_teach_nothing_and_another_driver_answers_nothing() {
+        let first = trials(1, 0, (1, 1), shape(1024));
+        let n = first.len();
+        let run_off = trials(1, 0, (100, 1), shape(1024));
+        let copies = trials(2, 200, (201, 1), shape(2048)).into_iter().map(|t| PastTrial { carried: true, ..t });
+        let elsewhere = trials(2, 200, (301, 1), shape(4096)).into_iter();
+        let elsewhere: Vec<_> = elsewhere.map(|t| PastTrial { driver: "590".into(), ..t }).collect();
+        let taught = n + elsewhere.len();
+        let mut history = history(first.clone().into_iter().chain(run_off).chain(copies).chain(elsewhere).collect());
+        let now = Moment { run: RunId(9), began: 999, clock: 999 };
+        assert_eq!(history.knowledge(now).trials(), taught);
+        let launches: Vec<Launch> = first.iter().map(|trial| (trial.kernel.key(), trial.split)).collect();
+        let problem = first[0].kernel.problem;
+        assert!(history.answers((problem, shape(2048)), &launches).1.is_some());
+        assert!(history.answers((problem, shape(4096)), &launches).1.is_none());
+    }
+}
