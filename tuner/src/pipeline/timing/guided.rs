@@ -25,7 +25,8 @@ const CONTEXTS: [u32; 2] = [4096, 65536];
 /// A database that knows another problem well, made once.
 static TAUGHT: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    teach(&request(Strategy::Exhaustive, folder.path()));
+    let of = |_: usize, us: f64| us;
+    assert!(teach(&request(Strategy::Exhaustive, folder.path()), 16, of) >= crate::search::ENOUGH);
     folder
 });
 
@@ -57,12 +58,12 @@ fn run_of(request: &Request) -> nvkv_db::NewRun {
     new_run(request, &toolchain(), request.machine.gpu.as_ref().ok())
 }
 
-/// Records an exhaustive tune of another problem.
-fn teach(request: &Request) {
+/// Records an exhaustive tune of the problem with another `group`, where kernel n takes `of(n, us)`; gives its trials.
+fn teach(request: &Request, group: u32, of: impl Fn(usize, f64) -> f64) -> usize {
     let Problem::Decode(problem) = request.cases[0].0 else { panic!("a decode") };
-    let other = Problem::Decode(DecodeProblem { group: 16, numerics: Numerics::Fp8, ..problem });
+    let other = Problem::Decode(DecodeProblem { group, numerics: Numerics::Fp8, ..problem });
     let all = record(&[other]);
-    assert!(all.trials.len() >= crate::search::ENOUGH);
+    let count = all.trials.len();
     let mut db = Db::open(&request.db).unwrap();
     let run = db.begin_run(&run_of(request)).unwrap();
     for trial in all.trials {
@@ -74,11 +75,12 @@ fn teach(request: &Request) {
             split: trial.split,
             is_default: trial.is_default,
             outcome: Outcome::Timed { error: 0.0 },
-            samples: trial.samples[..1].to_vec(),
+            samples: vec![of(trial.kernel, trial.samples[0])],
             measurements: Vec::new(),
         };
         db.record(run, &trial).unwrap();
     }
+    count
 }
 
 /// A tune of one problem on a fake GPU, in a database that knows another problem well.
@@ -205,6 +207,8 @@ fn a_model_times_a_fraction_finds_near_winners_and_asks_for_nothing_again() {
     let winner = &recorder.db().winners(&WinnerFilter::of(TARGET)).unwrap()[0];
     assert_eq!(winner.search, "model");
     drop(recorder);
+    // What is learned later, and against what was known, changes nothing.
+    teach(&tune.request, 4, |n, us| 1e4 / us * (1.0 + n as f64));
     // The GPU would be gone at the first request: none is made.
     let (end, recorder) = tune.run(&[(At::Verify(default.source.id.clone()), Fault::Gone)]);
     end.unwrap();
