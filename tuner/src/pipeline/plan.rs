@@ -149,3 +149,33 @@ fn runoff_ms(shapes: &[Shape]) -> u64 {
     let round = TRIAL_MS + u64::from(RUNOFF_SAMPLES) * SAMPLE_MS;
     (shapes.len() * (RUNOFF + 1)) as u64 * u64::from(RUNOFF_ROUNDS) * round
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::target::Machine;
+    use nvkv_generator::{problems, shapes};
+    use nvkv_spec::{GpuEnvironment, Operation};
+
+    fn plan(search: Strategy) -> Plan {
+        let gpu = Ok(GpuEnvironment::default());
+        let machine = Machine { target: Target::Sm90a, gpu, device: 0, beside: Vec::new() };
+        let of_decode = problems(Preset::Standard, &[Operation::Decode]).into_iter().take(12);
+        let cases = of_decode.map(|problem| (problem, shapes(&problem, Preset::Standard))).collect();
+        let request = Request::of_appends(machine, std::path::Path::new(""), Vec::new());
+        Plan::new(&Request { cases, preset: Preset::Standard, search, ..request })
+    }
+
+    #[test]
+    fn a_search_that_chooses_times_less_and_compiles_all() {
+        let [all, halving, model] = Strategy::ALL.map(plan);
+        assert_eq!((halving.compiles, model.compiles), (all.compiles, all.compiles));
+        // A fifth after the first 800, but no fewer than 16 at each shape.
+        let least = crate::search::ENOUGH + (all.timings - crate::search::ENOUGH) / 5;
+        assert!(model.timings >= least && model.timings * 2 < all.timings, "{} of {}", model.timings, all.timings);
+        assert!(model.seconds < all.seconds);
+        // 1 + 1/2 + 1/4, each rounded up.
+        let rounds = 7 * all.timings / 4;
+        assert!((rounds..rounds + 2 * all.shapes).contains(&halving.timings), "{} for {rounds}", halving.timings);
+    }
+}

@@ -21,11 +21,18 @@ pub struct History {
     /// The last trial that is in it.
     pub last: Option<TrialId>,
     /// Those of the driver at hand.
-    recorded: HashMap<(Problem, Shape), Vec<(Launch, Moment, Vec<f64>)>>,
+    recorded: HashMap<(Problem, Shape), Vec<Answer>>,
     lessons: Vec<Lesson>,
     learned: HashSet<(Launch, Shape, String)>,
     /// What was known in each run, so far.
     known: HashMap<RunId, (i64, Knowledge)>,
+}
+
+/// One trial of a launch.
+struct Answer {
+    launch: Launch,
+    moment: Moment,
+    samples: Vec<f64>,
 }
 
 /// The first time of a launch.
@@ -59,7 +66,8 @@ impl History {
             let lesson = self.lesson(&trial, &launch, case);
             self.lessons.extend(lesson);
             if trial.driver == self.driver {
-                self.recorded.entry(case).or_default().push((launch, trial.moment, trial.samples));
+                let answer = Answer { launch, moment: trial.moment, samples: trial.samples };
+                self.recorded.entry(case).or_default().push(answer);
             }
         }
     }
@@ -81,7 +89,7 @@ impl History {
         let mut trials = vec![Vec::new(); launches.len()];
         let place: HashMap<&Launch, usize> = launches.iter().zip(0..).collect();
         let mut first: Option<Moment> = None;
-        for (launch, moment, samples) in self.recorded.get(&case).into_iter().flatten() {
+        for Answer { launch, moment, samples } in self.recorded.get(&case).into_iter().flatten() {
             if let Some(&at) = place.get(launch) {
                 trials[at].push(samples.clone());
                 first = Some(first.filter(|first| first.clock <= moment.clock).unwrap_or(*moment));
