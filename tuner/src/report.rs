@@ -349,6 +349,13 @@ mod tests {
     }
 
     #[test]
+    fn winners_of_a_guided_search_are_counted_and_others_are_not_spoken_of() {
+        assert_eq!(searched(["exhaustive"; 3].into_iter()), None);
+        let said = searched(["model", "exhaustive", "halving", "model"].into_iter()).unwrap();
+        assert!(said.contains("1 of 4 by `halving`, 2 of 4 by `model`") && !said.contains("exhaustive"), "{said}");
+    }
+
+    #[test]
     fn names_are_broken_after_a_dash_only() {
         let name = "k_table_wgmma-v_table_f16-swapped-n8-w4-t64-cp2-b2";
         assert_eq!(fold(name, NARROW_NAME), "k_table_wgmma-v_table_f16-\nswapped-n8-w4-t64-cp2-b2");

@@ -399,8 +399,9 @@ fn a_plan_writes_nothing() {
     let large = ["--plan", "--arch", "sm_100", "--op", "decode", "--preset", "standard", "--jobs", "100000"];
     let long = is_match(r"compiles   \d+,\d{3},?\d* with 100,000 jobs(.|\n)*about \d+ (min|h),").unwrap();
     place.nvkv().args(large).assert().code(0).stdout(long);
-    let output = place.tune().args(["--plan", "--json"]).output().unwrap();
+    let output = place.tune().args(["--plan", "--json", "--search", "model"]).output().unwrap();
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["search"], "model");
     assert_eq!((plan["problems"].as_u64(), plan["timings"].as_u64()), (Some(1), Some(0)));
     assert_eq!(plan["compiles"].as_u64(), Some(feasible(&place)));
     assert!(place.files().is_empty());

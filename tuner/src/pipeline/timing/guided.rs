@@ -8,7 +8,7 @@ use crate::pipeline::replay::tests::{TARGET, record, us};
 use crate::pipeline::replay::{NEAR, Ran};
 use crate::pipeline::space::{Space, render_all};
 use crate::pipeline::target::Machine;
-use crate::search::recorded;
+use crate::search::{Knowledge, recorded};
 use crate::worker::Compiled;
 use crate::worker::fake::{self, At, Fault};
 use nvkv_db::{Compiled as Facts, Db, KernelRecord, PastTrial, TrialRecord};
