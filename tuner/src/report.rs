@@ -132,7 +132,7 @@ pub fn searched<'a>(searches: impl Iterator<Item = &'a str>) -> Option<String> {
     }
     let each: Vec<_> = guided.iter().map(|(search, n)| format!("{n} of {all} by `{search}`")).collect();
     (!each.is_empty())
-        .then(|| format!("Winners of a guided search, which times a part of the trials: {}.", each.join(", ")))
+        .then(|| format!("Winners of a guided search, which does not time all in full: {}.", each.join(", ")))
 }
 
 /// One table over all problems, with a line of its own for each problem: 120 columns hold it. In a narrower terminal

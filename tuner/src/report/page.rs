@@ -91,7 +91,7 @@ fn of_measured(i: usize, m: &Measured, report: &Report) -> Markup {
             "the median of single calls, L2 cold, replayed from a CUDA graph. Bytes are K, V and their scales, each once."
         }
         @if let Some(searched) = guided(m) {
-            p.lead { (searched) " What each axis gave, and what comes near, is known of that part alone." }
+            p.lead { (searched) " What each axis gave, and what comes near, is known of what it timed alone." }
         }
         (tiles(m, report))
         (section(&format!("roofline-{i}"), "Roofline", html! {
