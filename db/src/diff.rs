@@ -33,6 +33,8 @@ pub struct Side {
     pub gpu: String,
     /// Board and driver.
     pub environment: EnvironmentKey,
+    /// Which launches its run timed: a guided search may have passed over a faster one.
+    pub search: String,
     #[serde(skip)]
     near_ties: Vec<NearTie>,
 }
@@ -150,6 +152,7 @@ impl From<&Winner> for Side {
             times: winner.times,
             gpu: winner.environment.name.clone(),
             environment: EnvironmentKey::from(&winner.environment),
+            search: winner.search.clone(),
             near_ties: winner.near_ties.clone(),
         }
     }

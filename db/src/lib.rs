@@ -29,6 +29,7 @@ mod db;
 mod diff;
 mod error;
 mod filesystem;
+mod history;
 mod merge;
 mod model;
 mod open;
@@ -47,15 +48,16 @@ pub use carry::{Carried, Remembered};
 pub use db::Db;
 pub use diff::{Difference, Pairing, Side, Verdict, diff};
 pub use error::DbError;
+pub use history::PastTrial;
 pub use merge::Merged;
 pub use model::{
-    Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialId,
-    TrialKey, TrialRecord,
+    Compiled, EnvironmentKey, Failure, KernelKey, KernelRecord, Measurement, MeasurementId, Moment, NewRun, RunId,
+    TrialId, TrialKey, TrialRecord,
 };
 pub use quarantine::{Place, Quarantined, Release};
 pub use query::{Answer, Query};
 pub use regret::{Buckets, Measured, Part, Regret, Serving};
 pub use timed::{MeasuredOn, TimedTrial, TimedTrials};
-pub use times::Times;
+pub use times::{Times, median};
 pub use trials::{Run, Trial};
 pub use winners::{DefaultTimes, Emulated, NearTie, PredictedWinner, Winner, WinnerFilter};

@@ -15,6 +15,17 @@ pub struct TrialId(pub i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MeasurementId(pub i64);
 
+/// A place in the history of a run: its trial of this clock, or the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The run.
+    pub run: RunId,
+    /// Its clock when it began (see `0005_history.sql`).
+    pub began: i64,
+    /// A trial's clock.
+    pub clock: i64,
+}
+
 /// One round of measuring: trials timed against each other in one order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
@@ -45,6 +56,8 @@ pub struct NewRun {
     pub target: Target,
     /// Name of the preset.
     pub preset: String,
+    /// Which launches are timed: `exhaustive` (all), or the name of the strategy that chooses them.
+    pub search: String,
     /// Version of nvkv.
     pub generator: String,
     /// NVRTC's version, such as `13.0`.

@@ -222,6 +222,7 @@ mod tests {
             command,
             target: Target::Sm90a,
             preset: "quick".into(),
+            search: "exhaustive".into(),
             generator: "0.1.0".into(),
             nvrtc: "13.0".into(),
             environment: None,

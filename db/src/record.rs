@@ -232,9 +232,9 @@ async fn put_environment(c: &mut SqliteConnection, e: &GpuEnvironment) -> Result
 
 async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64>) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(
-        "INSERT INTO runs (started_at, command, target, preset, generator, nvrtc, environment, measurement_policy,
-                           identity, clock)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, lower(hex(randomblob(16))),
+        "INSERT INTO runs (started_at, command, target, preset, search, generator, nvrtc, environment,
+                           measurement_policy, identity, clock)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, lower(hex(randomblob(16))),
                  max(CAST(1e6 * unixepoch('subsec') AS INTEGER), (SELECT coalesce(max(clock), 0) + 1 FROM runs)))
          RETURNING id",
     )
@@ -242,6 +242,7 @@ async fn put_run(c: &mut SqliteConnection, run: &NewRun, environment: Option<i64
     .bind(&run.command)
     .bind(run.target.name())
     .bind(&run.preset)
+    .bind(&run.search)
     .bind(&run.generator)
     .bind(&run.nvrtc)
     .bind(environment)

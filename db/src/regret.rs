@@ -36,7 +36,7 @@ pub struct Regret {
     pub bucket: Shape,
     /// The shape that the bucket serves, or served until it was split.
     pub shape: Shape,
-    /// The bucket's winner at [`Self::shape`], with the split policy that it won with.
+    /// The bucket's winner at [`Self::shape`], with what its split policy becomes there ([`SplitPolicy::at`]).
     pub winner: Measured,
     /// The one of the lowest median there.
     pub best: Measured,
@@ -106,7 +106,7 @@ impl Db {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
             let shapes = shapes(c).await?;
-            regrets(c, filter, served(&field, &decide(&field.at_buckets), &shapes), &shapes).await
+            regrets(c, filter, served(&field, &decide(&field.at_buckets), &shapes)?, &shapes).await
         })
     }
 
@@ -115,7 +115,7 @@ impl Db {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
             let (contests, shapes) = (decide(&field.at_buckets), shapes(c).await?);
-            let regrets = regrets(c, filter, served(&field, &contests, &shapes), &shapes).await?;
+            let regrets = regrets(c, filter, served(&field, &contests, &shapes)?, &shapes).await?;
             Ok(Buckets { serving: serving(c, &contests, &shapes).await?, regrets })
         })
     }
@@ -236,7 +236,7 @@ struct Served<'a> {
     bucket: Shape,
     /// The winner at the bucket.
     winner: &'a Contender,
-    /// The same kernel and split at the other shape.
+    /// The same kernel at the other shape, as it is launched there.
     at: &'a Contender,
     /// The best there.
     best: &'a Contender,
@@ -244,7 +244,11 @@ struct Served<'a> {
 
 /// What was measured of each bucket: at shapes that are held out, for the buckets that these speak for; at a bucket that was
 /// split from another one, for that one.
-fn served<'a>(field: &'a Field, contests: &[Contest<'a>], shapes: &HashMap<i64, Shape>) -> Vec<Served<'a>> {
+fn served<'a>(
+    field: &'a Field,
+    contests: &[Contest<'a>],
+    shapes: &HashMap<i64, Shape>,
+) -> Result<Vec<Served<'a>>, sqlx::Error> {
     let mut winners: HashMap<(i64, i64), Vec<(Shape, &Contender)>> = HashMap::new();
     for Contest { winner, .. } in contests {
         let of = winners.entry((winner.place.environment, winner.place.problem)).or_default();
@@ -263,12 +267,19 @@ fn served<'a>(field: &'a Field, contests: &[Contest<'a>], shapes: &HashMap<i64, 
         };
         let best = of_place.iter().min_by(|a, b| a.times.median_us.total_cmp(&b.times.median_us));
         for (bucket, winner) in winners.iter().filter(|(shape, _)| buckets.contains(shape)) {
-            let same = |c: &&Contender| c.kernel_id == winner.kernel_id && c.split == winner.split;
-            let served = of_place.iter().find(same).zip(best);
-            all.extend(served.map(|(at, best)| Served { bucket: *bucket, winner, at, best }));
+            let split =
+                winner.split_policy()?.zip(shapes.get(&place.shape)).map(|(split, shape)| split.at(bucket, shape));
+            let mut at = None;
+            for contender in of_place.iter().filter(|c| c.kernel_id == winner.kernel_id) {
+                if contender.split_policy()? == split {
+                    at = Some(contender);
+                    break;
+                }
+            }
+            all.extend(at.zip(best).map(|(at, best)| Served { bucket: *bucket, winner, at, best }));
         }
     }
-    all
+    Ok(all)
 }
 
 /// The regret of each bucket, by its winner's trial: the largest that was measured at the shapes that it still serves.
@@ -281,7 +292,7 @@ pub(crate) async fn worst(
         return Ok(HashMap::new());
     }
     let mut worst = HashMap::new();
-    for Served { winner, at, best, .. } in served(field, contests, &shapes(c).await?) {
+    for Served { winner, at, best, .. } in served(field, contests, &shapes(c).await?)? {
         if at.role == Role::HeldOut {
             let regret = share(&at.times, &best.times);
             worst.entry(winner.trial).and_modify(|known: &mut f64| *known = known.max(regret)).or_insert(regret);

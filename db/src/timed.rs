@@ -126,7 +126,7 @@ impl Db {
             .bind(&environment.driver)
             .fetch_all(&mut *connection)
             .await?;
-            let mut samples = samples_by_trial(connection).await?;
+            let mut samples = samples_by_trial(connection, None).await?;
             let trial = |row: TrialRow| {
                 let TrialRow { id, kernel, shape, split, is_default } = row;
                 let (samples, _) = apart(&samples.remove(&id).unwrap_or_default());

@@ -125,7 +125,7 @@ impl Times {
 }
 
 /// The median, of an even number the mean of the middle two; it sorts `values`. None of none.
-pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     let upper = *values.get(n / 2)?;

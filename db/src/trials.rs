@@ -43,7 +43,7 @@ impl Db {
     /// The trials in force of one target, or of all, in the order recorded.
     pub fn trials(&self, of: Option<Target>) -> Result<Vec<Trial>, DbError> {
         self.run(async |connection| {
-            let mut samples = samples_by_trial(connection).await?;
+            let mut samples = samples_by_trial(connection, None).await?;
             let rows: Vec<TrialRow> = sqlx::query_as(
                 "SELECT t.id, t.run, t.created_at, s.json AS shape, p.json AS split, t.is_default, t.bytes,
                         t.outcome, t.stage, t.message, t.error, t.cases, t.limit_s, t.predicted_us,
@@ -78,8 +78,8 @@ impl Db {
             let mut environments: HashMap<i64, GpuEnvironment> =
                 measured.into_iter().map(|row| (row.run, row.environment.into())).collect();
             let rows: Vec<RunRow> = sqlx::query_as(
-                "SELECT id, started_at, finished_at, command, target, preset, generator, nvrtc, measurement_policy,
-                        read_ceiling_gbps, gpu_state
+                "SELECT id, started_at, finished_at, command, target, preset, search, generator, nvrtc,
+                        measurement_policy, read_ceiling_gbps, gpu_state
                  FROM runs WHERE ?1 IS NULL OR target = ?1 ORDER BY id",
             )
             .bind(of.map(Target::name))
@@ -93,10 +93,17 @@ impl Db {
 /// Measurement, which is a round, and time of each call, µs, in the order taken.
 pub(crate) type Samples = Vec<(Option<i64>, f64)>;
 
-/// The samples of every trial. Apart from the trials, as numbers: JSON would round them.
-pub(crate) async fn samples_by_trial(c: &mut SqliteConnection) -> Result<HashMap<i64, Samples>, sqlx::Error> {
-    let rows: Vec<(i64, Option<i64>, f64)> =
-        sqlx::query_as("SELECT trial, measurement, microseconds FROM samples ORDER BY trial, idx").fetch_all(c).await?;
+/// The samples of every trial after `after`. Apart from the trials, as numbers: JSON would round them.
+pub(crate) async fn samples_by_trial(
+    c: &mut SqliteConnection,
+    after: Option<TrialId>,
+) -> Result<HashMap<i64, Samples>, sqlx::Error> {
+    let rows: Vec<(i64, Option<i64>, f64)> = sqlx::query_as(
+        "SELECT trial, measurement, microseconds FROM samples WHERE trial > coalesce(?, 0) ORDER BY trial, idx",
+    )
+    .bind(after.map(|trial| trial.0))
+    .fetch_all(c)
+    .await?;
     let mut samples: HashMap<i64, Samples> = HashMap::new();
     for (trial, measurement, microseconds) in rows {
         samples.entry(trial).or_default().push((measurement, microseconds));
@@ -169,6 +176,7 @@ struct RunRow {
     command: String,
     target: String,
     preset: String,
+    search: String,
     generator: String,
     nvrtc: String,
     measurement_policy: Option<String>,
@@ -183,6 +191,7 @@ impl RunRow {
             command: self.command,
             target: target(&self.target)?,
             preset: self.preset,
+            search: self.search,
             generator: self.generator,
             nvrtc: self.nvrtc,
             environment,

@@ -82,6 +82,8 @@ pub struct Winner {
     pub read_ceiling_gbps: Option<f64>,
     /// How the times were taken.
     pub measurement_policy: Option<String>,
+    /// Which launches the run of the trial timed, as in [`crate::NewRun`]: the winner is one of those.
+    pub search: String,
     /// The default variant at this shape; none where it was not timed.
     pub default: Option<DefaultTimes>,
     /// Near ties, the winner aside, fastest first.
@@ -225,7 +227,7 @@ impl Db {
 const WINNERS: &str = "
     SELECT t.id AS trial, t.run, t.created_at,
            (SELECT origin FROM carried WHERE trial = t.id) AS carried_from, s.json AS shape, p.json AS split, t.is_default, t.error, t.bytes,
-           r.read_ceiling_gbps, r.measurement_policy, k.*, e.*
+           r.read_ceiling_gbps, r.measurement_policy, r.search, k.*, e.*
     FROM json_each(?1) AS w
     JOIN trials AS t ON t.id = w.value
     JOIN runs AS r ON r.id = t.run
@@ -281,6 +283,7 @@ struct WinnerRow {
     bytes: i64,
     read_ceiling_gbps: Option<f64>,
     measurement_policy: Option<String>,
+    search: String,
     #[sqlx(flatten)]
     kernel: KernelRow,
     #[sqlx(flatten)]
@@ -310,6 +313,7 @@ impl WinnerRow {
             bytes: self.bytes.unsigned_abs(),
             read_ceiling_gbps: self.read_ceiling_gbps,
             measurement_policy: self.measurement_policy,
+            search: self.search,
             default: contest.default.map(beaten),
             near_ties: others.map(|near| near_tie(near)).collect::<Result<_, _>>()?,
             regret,

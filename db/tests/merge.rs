@@ -40,12 +40,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn environment(which: u8) -> NewRun {
-    run(match which {
+    let search = if which == 2 { "model" } else { "exhaustive" };
+    let environment = match which {
         0 => None,
         1 => Some(gpu("GPU-1", "580.1")),
         2 => Some(gpu("GPU-2", "580.1")),
         _ => Some(gpu("GPU-1", "590.0")),
-    })
+    };
+    NewRun { search: search.into(), ..run(environment) }
 }
 
 /// Continues the history in the database at `path`.

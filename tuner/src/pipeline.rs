@@ -17,6 +17,7 @@ pub mod progress;
 mod publish;
 pub mod recorder;
 mod replace;
+pub mod replay;
 pub mod shard;
 pub mod space;
 mod stale;
@@ -26,6 +27,7 @@ pub mod timing;
 
 use crate::bundle::{self, Written};
 use crate::report::regret::Summary;
+use crate::search::Strategy;
 use choices::Choice;
 use compile::Built;
 use finalists::Finalists;
@@ -52,6 +54,8 @@ pub struct Request {
     pub cases: Vec<Case>,
     /// How much of each problem's space.
     pub preset: Preset,
+    /// Which launches of it are timed.
+    pub search: Strategy,
     /// Database of trials.
     pub db: PathBuf,
     /// Folder of bundles.
@@ -75,6 +79,7 @@ impl Request {
             machine,
             cases: vec![(problem, shapes)],
             preset: Preset::Quick,
+            search: Strategy::Exhaustive,
             db: folder.join("db.sqlite"),
             out: folder.join("out"),
             held_out: false,
@@ -135,8 +140,8 @@ pub fn tune(request: &Request, stop: &Stop) -> anyhow::Result<Tuned> {
             paces = build_and_try(request, &first, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
         }
     }
-    let failed = |c: &&Candidate| beside.iter().chain([&recorder]).any(|r| r.failed_before(c).is_some());
-    let pending: Vec<_> = pending.iter().copied().filter(|c| !failed(c)).collect();
+    let left_out = |c: &&Candidate| beside.iter().chain([&recorder]).any(|r| pending::is_left_out(request, r, c));
+    let pending: Vec<_> = pending.iter().copied().filter(|c| !left_out(c)).collect();
     paces.extend(build_and_try(request, &pending, &cache, (&mut recorder, &mut beside), (&progress, stop))?);
     if request.held_out && stop.reason().is_none() {
         timing::held_out::measure(request, &cache, (&mut recorder, &mut beside), (&progress, stop))?;
@@ -230,6 +235,8 @@ fn new_run(request: &Request, toolchain: &Toolchain, gpu: Option<&GpuEnvironment
         command: request.command.clone(),
         target: request.machine.target,
         preset: format!("{:?}", request.preset).to_lowercase(),
+        // Predictions are made of all.
+        search: gpu.map_or(Strategy::Exhaustive, |_| request.search).name().to_string(),
         generator: toolchain.generator.clone(),
         nvrtc: toolchain.nvrtc.clone(),
         environment: gpu.cloned(),

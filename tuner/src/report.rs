@@ -17,12 +17,14 @@ use crate::pipeline::progress::seconds;
 use crate::pipeline::space::Space;
 use crate::pipeline::timing::Summary;
 use crate::pipeline::{Request, Tuned};
+use crate::search::Strategy;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, HumanCount};
 use nvkv_db::Failure;
 use nvkv_spec::{Evidence, KernelId, Problem, Shape, SplitPolicy};
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Failures that are listed by name; the rest is counted and in the database.
@@ -65,6 +67,8 @@ pub struct Row {
     pub near_ties: Option<usize>,
     /// GPU that timed it.
     pub gpu: Option<String>,
+    /// Which launches its run timed; only where it was timed.
+    pub search: Option<String>,
 }
 
 impl From<&Choice> for Row {
@@ -92,6 +96,7 @@ impl From<&Choice> for Row {
             is_default: choice.is_default(),
             near_ties: winner.map(|w| w.near_ties.len()),
             gpu: winner.map(|w| w.environment.name.clone()),
+            search: winner.map(|w| w.search.clone()),
         }
     }
 }
@@ -106,6 +111,7 @@ pub fn table(choices: &[Choice]) -> String {
         let mut gpus: Vec<_> = timed.iter().filter_map(|row| row.gpu.as_deref()).collect();
         gpus.dedup();
         text += &format!("Verified and timed on {}: median of cold-L2 calls under graph replay.\n", gpus.join(", "));
+        text += &searched(timed.iter().filter_map(|row| row.search.as_deref())).map_or(String::new(), |s| s + "\n");
         text += &render(&timed, "µs");
     }
     if !predicted.is_empty() {
@@ -113,6 +119,21 @@ pub fn table(choices: &[Choice]) -> String {
         text += &render(&predicted, "about µs");
     }
     text
+}
+
+/// Says of winners, by the search of each, that not all trials were timed where that is so.
+pub fn searched<'a>(searches: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut guided = BTreeMap::new();
+    let mut all = 0;
+    for search in searches {
+        all += 1;
+        if search != Strategy::Exhaustive.name() {
+            *guided.entry(search).or_insert(0usize) += 1;
+        }
+    }
+    let each: Vec<_> = guided.iter().map(|(search, n)| format!("{n} of {all} by `{search}`")).collect();
+    (!each.is_empty())
+        .then(|| format!("Winners of a guided search, which does not time all in full: {}.", each.join(", ")))
 }
 
 /// One table over all problems, with a line of its own for each problem: 120 columns hold it. In a narrower terminal
@@ -218,6 +239,7 @@ pub fn json(request: &Request, tuned: &Tuned) -> serde_json::Value {
         "gpu": request.machine.gpu.as_ref().ok(),
         "not_timed_because": request.machine.gpu.as_ref().err(),
         "preset": format!("{:?}", request.preset).to_lowercase(),
+        "search": request.search.name(),
         "database": request.db,
         "bundle": tuned.bundle.as_ref().map(|bundle| &bundle.folder),
         "stopped": tuned.stopped,
@@ -260,8 +282,11 @@ pub fn plan(plan: &Plan, jobs: usize) -> String {
     let rejected =
         plan.rejected.iter().map(|(reason, &n)| format!("\n{:>18} rejected: {reason}", count(n).to_string()));
     let rejected: String = rejected.collect();
-    let timings =
-        if plan.timed { count(plan.timings).to_string() } else { "none: no GPU of the target is here".into() };
+    let timings = if plan.timed {
+        format!("{}{}", if plan.search == Strategy::Exhaustive.name() { "" } else { "at most " }, count(plan.timings))
+    } else {
+        "none: no GPU of the target is here".into()
+    };
     let emulations =
         if plan.timed { String::new() } else { format!("emulations {} at most\n", count(plan.emulations)) };
     let held_out = match plan.held_out {
@@ -330,6 +355,13 @@ mod tests {
     }
 
     #[test]
+    fn winners_of_a_guided_search_are_counted_and_others_are_not_spoken_of() {
+        assert_eq!(searched(["exhaustive"; 3].into_iter()), None);
+        let said = searched(["model", "exhaustive", "halving", "model"].into_iter()).unwrap();
+        assert!(said.contains("1 of 4 by `halving`, 2 of 4 by `model`") && !said.contains("exhaustive"), "{said}");
+    }
+
+    #[test]
     fn names_are_broken_after_a_dash_only() {
         let name = "k_table_wgmma-v_table_f16-swapped-n8-w4-t64-cp2-b2";
         assert_eq!(fold(name, NARROW_NAME), "k_table_wgmma-v_table_f16-\nswapped-n8-w4-t64-cp2-b2");
@@ -357,6 +389,7 @@ mod tests {
             is_default: false,
             near_ties: Some(12),
             gpu: None,
+            search: None,
         }
     }
 

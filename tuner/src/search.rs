@@ -1,14 +1,19 @@
 //! Which trials of one problem at one shape are timed, with how many samples, given what was timed. Pure: no GPU, no SQL.
+//!
+//! A search is a function of its launches, of what its model knows and of the answers, in whatever order they come. A tune
+//! that goes on asks it again, answers from the database what was answered before, and so comes to where it stopped.
 
 mod features;
+mod history;
 mod model;
 mod recorded;
-pub mod replay;
 
 pub use features::Point;
+pub use history::{History, Launch};
 pub use model::Knowledge;
 use model::Posterior;
-pub use recorded::{Recorded, recorded};
+use nvkv_spec::{SplitPolicy, Variant};
+pub use recorded::{Answers, Recorded, recorded};
 
 /// How the launches to time are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -18,7 +23,7 @@ pub enum Strategy {
     Exhaustive,
     /// One sample of all, twice as many of the better half, and so on
     Halving,
-    /// A model of what was timed before picks the next ones, and learns from them
+    /// A model of what was timed before picks the next ones, and learns from them: a fifth at most, once it knows 800 trials
     Model,
 }
 
@@ -34,6 +39,50 @@ impl Strategy {
             Self::Model => "model",
         }
     }
+}
+
+/// The name of a launch of one problem at one shape. Launches are in this order wherever they are searched, so that ties are
+/// broken the same way.
+pub fn name(variant: &Variant, split: SplitPolicy) -> String {
+    format!("{} {split}", variant.key())
+}
+
+/// What a search at one problem and shape times at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Timings: a launch may be timed in several rounds.
+    pub timings: usize,
+    /// Samples of all of them.
+    pub samples: usize,
+}
+
+/// Of a search among so many launches, where its model rests on `known` trials.
+pub fn effort(strategy: Strategy, launches: usize, known: usize) -> Effort {
+    let of = |timings| Effort { timings, samples: timings * ROUND_SAMPLES as usize };
+    match strategy {
+        Strategy::Exhaustive => of(launches),
+        Strategy::Halving => Effort {
+            timings: (0..ROUNDS).map(|round| kept(launches, round)).sum(),
+            samples: (0..ROUNDS).map(|round| kept(launches, round) << round).sum(),
+        },
+        Strategy::Model if guides(launches, known) => of(share(launches)),
+        Strategy::Model => of(launches),
+    }
+}
+
+/// Launches in a round of successive halving.
+fn kept(launches: usize, round: u32) -> usize {
+    launches.div_ceil(1 << round)
+}
+
+/// Whether a model chooses among so many launches.
+fn guides(launches: usize, known: usize) -> bool {
+    launches > FEW && known >= ENOUGH
+}
+
+/// The most that a model chooses.
+fn share(launches: usize) -> usize {
+    ((launches as f64 * SHARE) as usize).max(FEW)
 }
 
 /// Samples of a trial before the run-off.
@@ -54,7 +103,7 @@ const FEW: usize = 16;
 /// Standard deviations by which a time may be lower than expected.
 const OPTIMISM: f64 = 1.5;
 /// Trials that a model must rest on before it guides: about a problem of the standard preset.
-const ENOUGH: usize = 800;
+pub const ENOUGH: usize = 800;
 
 /// What to time next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +129,7 @@ pub struct Search<'a> {
 impl<'a> Search<'a> {
     /// A search among `points`. A model that knows too little times everything.
     pub fn new(strategy: Strategy, points: &'a [Point], knowledge: &Knowledge) -> Self {
-        let guided = strategy == Strategy::Model && points.len() > FEW && knowledge.trials() >= ENOUGH;
+        let guided = guides(points.len(), knowledge.trials());
         let (strategy, expected) = match (strategy, guided) {
             (Strategy::Model, false) => (Strategy::Exhaustive, Vec::new()),
             (Strategy::Model, true) => (strategy, knowledge.expect(points)),
@@ -129,15 +178,13 @@ impl<'a> Search<'a> {
         }
         let mut timed: Vec<_> = self.timed().collect();
         timed.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let kept = self.points.len().div_ceil(1 << round);
-        (timed.into_iter().take(kept).map(|(trial, _)| trial).collect(), samples)
+        (timed.into_iter().take(kept(self.points.len(), round)).map(|(trial, _)| trial).collect(), samples)
     }
 
     /// The unasked trials of the lowest likely times; none where no likely time is below the best measured one, or
     /// enough were timed.
     fn promising(&self) -> Vec<usize> {
-        let most = ((self.points.len() as f64 * SHARE) as usize).max(FEW);
-        let left = most.saturating_sub(self.asked.iter().filter(|asked| **asked).count());
+        let left = share(self.points.len()).saturating_sub(self.asked.iter().filter(|asked| **asked).count());
         let timed: Vec<_> = self.timed().map(|(trial, us)| (trial, us.ln())).collect();
         let best = timed.iter().map(|&(_, ln)| ln).fold(f64::INFINITY, f64::min);
         let starts = self.asked.iter().all(|asked| !asked);

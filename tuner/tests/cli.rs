@@ -334,6 +334,7 @@ fn record_failures(db: &Path, nvrtc: &str) -> usize {
         command: "nvkv-tune".into(),
         target,
         preset: "quick".into(),
+        search: "exhaustive".into(),
         generator: env!("CARGO_PKG_VERSION").into(),
         nvrtc: nvrtc.into(),
         environment: None,
@@ -416,8 +417,9 @@ fn a_plan_writes_nothing() {
     let large = ["--plan", "--arch", "sm_100", "--op", "decode", "--preset", "standard", "--jobs", "100000"];
     let long = is_match(r"compiles   \d+,\d{3},?\d* with 100,000 jobs(.|\n)*about \d+ (min|h),").unwrap();
     place.nvkv().args(large).assert().code(0).stdout(long);
-    let output = place.tune().args(["--plan", "--json"]).output().unwrap();
+    let output = place.tune().args(["--plan", "--json", "--search", "model"]).output().unwrap();
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["search"], "model");
     assert_eq!((plan["problems"].as_u64(), plan["timings"].as_u64()), (Some(1), Some(0)));
     assert_eq!(plan["compiles"].as_u64(), Some(feasible(&place)));
     assert!(place.files().is_empty());
@@ -670,6 +672,7 @@ fn record_as_wrong(place: &Place, kernel: &Value) {
         command: "nvkv-tune".into(),
         target: Target::Sm100a,
         preset: "quick".into(),
+        search: "exhaustive".into(),
         generator: kernel["toolchain"]["generator"].as_str().unwrap().into(),
         nvrtc: kernel["toolchain"]["nvrtc"].as_str().unwrap().into(),
         environment: Some(GpuEnvironment { name: "B200".into(), capability: (10, 0), ..GpuEnvironment::default() }),
@@ -1139,6 +1142,7 @@ fn timed_run(path: &Path) -> (Db, RunId) {
         command: "nvkv-tune".into(),
         target: Target::Sm90a,
         preset: "quick".into(),
+        search: "exhaustive".into(),
         generator: "0.1.0".into(),
         nvrtc: "13.0".into(),
         environment: Some(GpuEnvironment { name: "H200".into(), uuid: "GPU-1".into(), ..Default::default() }),

@@ -83,6 +83,7 @@ fn run(measured: bool) -> NewRun {
         command: HOSTILE.into(),
         target: Target::Sm90a,
         preset: "quick".into(),
+        search: "exhaustive".into(),
         generator: "0.1.0".into(),
         nvrtc: "13.0".into(),
         environment: measured.then_some(gpu),

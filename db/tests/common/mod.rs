@@ -36,6 +36,7 @@ pub fn run(environment: Option<GpuEnvironment>) -> NewRun {
         command: "nvkv-tune --arch sm_90".into(),
         target: Target::Sm90a,
         preset: "quick".into(),
+        search: "exhaustive".into(),
         generator: "0.1.0".into(),
         nvrtc: "13.0".into(),
         measurement_policy: environment.as_ref().map(|_| "graph-replay,cold-l2,interleaved,v1".into()),

@@ -1,6 +1,7 @@
 //! What is chosen: the compile-time axes of a kernel, and the split policy of its launch.
 
 use crate::name::named_enum;
+use crate::shape::Shape;
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -168,6 +169,27 @@ pub struct SplitLaunch {
 }
 
 impl SplitPolicy {
+    /// What a policy that won at `tuned` becomes at another shape of the same bucket: parts so many, or so long, that
+    /// there are as many blocks in all, or a few fewer. They fill the SMs as they did.
+    pub fn at(self, tuned: &Shape, shape: &Shape) -> Self {
+        let (Shape::Decode { batch: b, context: c, kv_heads: h, .. }, Shape::Decode { batch, context, kv_heads, .. }) =
+            (*tuned, *shape)
+        else {
+            return self;
+        };
+        let product = |sizes: &[u32]| sizes.iter().map(|&n| u128::from(n.max(1))).product::<u128>();
+        let saturated = |n: u128| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
+        match self {
+            Self::Even { splits } => {
+                Self::Even { splits: saturated(product(&[splits, b, h]) / product(&[batch, kv_heads])) }
+            }
+            Self::Chunk { tokens, taper } => {
+                let work = product(&[tokens, batch, context, kv_heads]);
+                Self::Chunk { tokens: saturated(work.div_ceil(product(&[b, c, h]))), taper }
+            }
+        }
+    }
+
     /// The launch parameters for contexts up to `max_context`.
     pub fn launch(self, max_context: u32) -> SplitLaunch {
         match self {
@@ -187,5 +209,31 @@ impl std::fmt::Display for SplitPolicy {
             Self::Chunk { tokens, taper: 0 } => write!(f, "chunk{tokens}"),
             Self::Chunk { tokens, taper } => write!(f, "chunk{tokens}-taper{taper}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Lengths;
+
+    #[test]
+    fn a_policy_keeps_its_number_of_blocks_at_other_shapes() {
+        let shape = |batch, context, kv_heads| Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal };
+        let tuned = shape(8, 8192, 8);
+        let even = |splits| SplitPolicy::Even { splits };
+        for (batch, kv_heads, splits) in [(8, 8, 4), (16, 8, 2), (12, 8, 2), (1, 8, 32), (64, 8, 1), (8, 16, 2)] {
+            let at = even(4).at(&tuned, &shape(batch, 50_000, kv_heads));
+            assert_eq!(at, even(splits), "{batch} requests, {kv_heads} heads");
+            assert!(splits * batch * kv_heads <= 4 * 64 || splits == 1);
+        }
+        // Parts of a quarter of the context stay that, and become longer where there are more requests.
+        let chunk = |tokens| SplitPolicy::Chunk { tokens, taper: 2 };
+        for (batch, context, tokens) in [(8, 8192, 2048), (8, 4096, 1024), (16, 8192, 4096), (4, 8192, 1024)] {
+            assert_eq!(chunk(2048).at(&tuned, &shape(batch, context, 8)), chunk(tokens), "{batch} x {context}");
+        }
+        let huge = shape(u32::MAX, u32::MAX, u32::MAX);
+        assert_eq!(chunk(u32::MAX).at(&shape(1, 0, 1), &huge), chunk(u32::MAX));
+        assert_eq!(even(u32::MAX).at(&huge, &shape(1, 1, 1)), even(u32::MAX));
     }
 }

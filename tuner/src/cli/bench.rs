@@ -9,9 +9,10 @@ use crate::folder::failed;
 use crate::pipeline::compile::reason;
 use crate::pipeline::limits;
 use crate::pipeline::target::{DEVICE, Machine};
-use crate::pipeline::timing::{LIMITS, median};
+use crate::pipeline::timing::LIMITS;
 use crate::worker::{CandidateKernel, GpuWorker, MeasureRequest};
 use anyhow::{Context, bail};
+use nvkv_db::median;
 use nvkv_generator::{Preset, problems, shapes};
 use nvkv_spec::{GpuEnvironment, KernelId, Operation, Problem, Shape, SplitPolicy};
 use peer::Peers;
@@ -170,7 +171,7 @@ fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers
         variant: kernel.variant.key(),
         split: selection.split,
         bytes: shape.bytes(&problem),
-        median_us: median(&samples)?,
+        median_us: median(&mut samples.clone())?,
         samples,
         peers: peers.iter().filter_map(|p| Some((p.name().to_string(), p.us(&problem, &shape)?))).collect(),
     })

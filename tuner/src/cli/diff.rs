@@ -2,6 +2,7 @@
 
 use super::args::BadArguments;
 use super::{Done, NOTHING, print, print_json};
+use crate::report;
 use nvkv_db::{Db, Difference, Pairing, Side, Verdict};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ struct Summary {
     other_gpu: usize,
     only_a: usize,
     only_b: usize,
+    /// What is to be said of the searches of A's winners, and of B's.
+    searched: [Option<String>; 2],
 }
 
 impl Summary {
@@ -72,6 +75,10 @@ impl Summary {
             other_gpu: count(&|d| !d.same_gpu),
             only_a: only(true),
             only_b: only(false),
+            searched: [
+                report::searched(all.iter().map(|d| d.a.search.as_str())),
+                report::searched(all.iter().map(|d| d.b.search.as_str())),
+            ],
         }
     }
 
@@ -93,6 +100,9 @@ impl Summary {
         }
         if *other_gpu > 0 {
             text += &format!("{other_gpu} were timed on different GPUs or drivers\n");
+        }
+        for (side, searched) in ["A", "B"].iter().zip(&self.searched) {
+            text += &searched.as_ref().map_or(String::new(), |searched| format!("{side}: {searched}\n"));
         }
         if *compared == 0 {
             text += "nothing was timed in both\n";

@@ -2,9 +2,9 @@
 
 use super::args::BadArguments;
 use super::{Done, print, print_json};
-use crate::search::replay::{NEAR, Score, Start, replay};
+use crate::pipeline::replay::{NEAR, Score, Start, replay};
 use crate::search::{Strategy, recorded};
-use nvkv_db::{Db, EnvironmentKey, MeasuredOn};
+use nvkv_db::{Db, EnvironmentKey, MeasuredOn, Run};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,6 +30,10 @@ pub fn run(args: &Args) -> Done {
         let db = args.db.display();
         return Err(BadArguments(format!("{db} has no timed trial; tune on a GPU first")).into());
     };
+    let guided = |run: &Run| run.start.environment.is_some() && run.start.search != Strategy::Exhaustive.name();
+    if db.runs(Some(place.target))?.iter().any(guided) {
+        eprintln!("note: some runs here chose what they timed: a replay knows nothing of what they passed over");
+    }
     let trials = db.timed(place.target, &EnvironmentKey::from(&place.environment))?;
     let cases = recorded(&trials, place.target);
     let launches: usize = cases.iter().map(|case| case.points.len()).sum();

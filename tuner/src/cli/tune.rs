@@ -9,6 +9,7 @@ use crate::pipeline::stop::Stop;
 use crate::pipeline::target::{Devices, Machine};
 use crate::pipeline::{Request, Tuned, headline, tune};
 use crate::report;
+use crate::search::Strategy;
 use nvkv_spec::Target;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +39,9 @@ pub struct Args {
     /// parts. The same command with another I on each machine covers all
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
+    /// Which variants and splits are timed; all are compiled
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    search: Strategy,
     /// Stop cleanly after so many minutes; the same command goes on from there
     #[arg(long, value_name = "MINUTES", value_parser = minutes, allow_negative_numbers = true)]
     time_limit: Option<Duration>,
@@ -91,6 +95,7 @@ fn request(args: &Args) -> anyhow::Result<Request> {
         machine,
         cases,
         preset,
+        search: args.search,
         db: args.shard.map_or(args.db.db.clone(), |shard| shard.database(&args.db.db)),
         shard: args.shard,
         held_out: args.held_out,
@@ -144,13 +149,20 @@ fn announce(request: &Request) {
         Ok(gpu) => {
             let boards = 1 + request.machine.beside.len();
             let times = if boards > 1 { format!("{boards} x ") } else { String::new() };
-            eprintln!("GPU {times}{} (driver {}): kernels will be verified and timed", gpu.name, gpu.driver);
+            let chosen = match request.search {
+                Strategy::Exhaustive => String::new(),
+                chooses => format!("; which ones are timed, the search `{}` says", chooses.name()),
+            };
+            eprintln!("GPU {times}{} (driver {}): kernels will be verified and timed{chosen}", gpu.name, gpu.driver);
         }
         Err(why) => {
             eprintln!(
                 "nothing is timed: {}. Kernels will be compiled, their order PREDICTED, and the winners run in the emulator",
                 cause(why)
             );
+            if request.search != Strategy::Exhaustive {
+                eprintln!("note: --search {} has no part in this: all kernels are predicted", request.search.name());
+            }
         }
     }
 }

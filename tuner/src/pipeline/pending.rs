@@ -5,10 +5,11 @@ use super::compile::reason_line;
 use super::recorder::Recorder;
 use super::space::Candidate;
 use super::timing::Timing;
+use crate::search::Strategy;
 use nvkv_db::{KernelKey, WinnerFilter};
-use nvkv_spec::Shape;
+use nvkv_spec::{Outcome, Shape};
 
-/// The candidates that need compiling or trying: all that did not fail before, of every case that
+/// The candidates that need compiling or trying: all that are not left out, of every case that
 /// is not settled. Predictions are cheap and repeated, on what the cache has.
 pub fn pending<'a>(
     request: &Request,
@@ -18,7 +19,7 @@ pub fn pending<'a>(
     let mut pending = Vec::new();
     let timed = timed(request, recorder)?;
     for (index, case) in request.cases.iter().enumerate() {
-        let of_case = candidates.iter().filter(|c| c.case == index && recorder.failed_before(c).is_none());
+        let of_case = candidates.iter().filter(|c| c.case == index && !is_left_out(request, recorder, c));
         let of_case: Vec<_> = of_case.collect();
         let settled = match &request.machine.gpu {
             Ok(gpu) => Timing::is_settled(request, gpu, recorder, case, &of_case)?,
@@ -32,6 +33,14 @@ pub fn pending<'a>(
         }
     }
     Ok(pending)
+}
+
+/// Whether a candidate that failed before has no part in what is done now. A search that chooses sees it among the others,
+/// as it did when it first asked, if it compiled: it must ask the same again.
+pub fn is_left_out(request: &Request, recorder: &Recorder, candidate: &Candidate) -> bool {
+    let chooses = request.machine.gpu.is_ok() && request.search != Strategy::Exhaustive;
+    let compiled = |outcome: &Outcome| !matches!(outcome, Outcome::CompileFailed { .. });
+    recorder.failed_before(candidate).is_some_and(|outcome| !(chooses && compiled(outcome)))
 }
 
 /// The kernels and shapes of winners that were timed on any GPU; asked only where none is here.

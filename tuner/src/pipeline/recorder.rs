@@ -3,6 +3,7 @@
 use super::cache::Artefact;
 use super::space::Candidate;
 use super::timing::Pace;
+use crate::search::Launch;
 use nvkv_db::{
     Carried, Compiled, Db, DbError, KernelKey, KernelRecord, Measurement, MeasurementId, NewRun, RunId, TrialKey,
     TrialRecord,
@@ -56,6 +57,11 @@ impl Recorder {
     pub fn is_done(&self, candidate: &Candidate, shape: Shape, split: SplitPolicy) -> bool {
         let split = stored_split(&candidate.problem, split);
         self.done.contains(&TrialKey { kernel: self.kernel_key(candidate), shape: Some(shape), split })
+    }
+
+    /// The candidate with a split, as it is recorded.
+    pub fn launch(&self, candidate: &Candidate, split: SplitPolicy) -> Launch {
+        (self.kernel_key(candidate), stored_split(&candidate.problem, split))
     }
 
     /// Takes over what kernels of the same cubin have results for; see [`Db::carry_over`].

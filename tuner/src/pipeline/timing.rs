@@ -1,10 +1,13 @@
-//! With a GPU: each compiled kernel is verified, then all of a problem are timed against each other
-//! at each shape, and the best of them beside the default once more, in several rounds.
+//! With a GPU: each compiled kernel is verified, then those of a problem that the search asks for are timed against each
+//! other at each shape, and the best of them beside the default once more, in several rounds.
 
 #[cfg(test)]
 mod faults;
+#[cfg(test)]
+mod guided;
 pub mod held_out;
 mod pace;
+mod search;
 mod trials;
 
 use super::cache::Artefact;
@@ -14,18 +17,18 @@ use super::recorder::Recorder;
 use super::space::{Candidate, Case, splits};
 use super::target::Board;
 use super::{Request, cost, stop::Stop};
-pub use crate::search::ROUND_SAMPLES;
+use crate::search::{History, ROUND_SAMPLES, Strategy, name};
 use crate::verify::seeded;
 use crate::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureReport, MeasureRequest, VerifyRequest};
 use anyhow::Context;
-use nvkv_db::{EnvironmentKey, Measurement, MeasurementId, WinnerFilter};
-use nvkv_spec::{GpuEnvironment, KernelId, Outcome, Problem, Shape, SplitPolicy, Target};
+use nvkv_db::{EnvironmentKey, Measurement, MeasurementId, WinnerFilter, median};
+use nvkv_spec::{GpuEnvironment, Outcome, Problem, Shape, SplitPolicy, Target};
 pub use pace::{Pace, Summary};
 use rand::seq::SliceRandom;
 use std::collections::HashSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-pub use trials::{RUNOFF, median};
+pub use trials::RUNOFF;
 use trials::{Trial, best, contenders, merge};
 
 /// How times are taken, as stored with each run: a change of any part makes them incomparable.
@@ -52,15 +55,22 @@ pub struct Timing<'a> {
     recorder: &'a mut Recorder,
     progress: &'a Progress,
     stop: &'a Stop,
-    /// Kernels that crashed, hung or were wrong while they were timed: not run again.
-    quarantined: HashSet<KernelId>,
+    history: History,
     pace: Pace,
 }
 
-/// A kernel that agreed with the reference.
-struct Verified<'a> {
+/// A kernel that compiled.
+struct Ready<'a> {
     candidate: &'a Candidate,
     artefact: Artefact,
+    /// Its error where this machine code was verified under this driver before.
+    carried: Option<f64>,
+    /// None until it is to be run.
+    verified: Option<Verified>,
+}
+
+/// What agreed with the reference.
+struct Verified {
     cubin: Vec<u8>,
     error: f64,
 }
@@ -70,7 +80,7 @@ struct Verified<'a> {
 struct Heat<'k, 'a> {
     problem: Problem,
     shape: Shape,
-    kernels: &'k [Verified<'a>],
+    kernels: &'k [Ready<'a>],
     /// At a shape that is held out the launches that serve it, which are in every run-off; none at a bucket.
     held_out: Option<&'k [Launched]>,
 }
@@ -104,15 +114,21 @@ impl Taken {
     }
 }
 
-impl<'a> Heat<'_, 'a> {
+impl<'k, 'a> Heat<'k, 'a> {
+    /// At a bucket.
+    fn new((problem, shape): (Problem, Shape), kernels: &'k [Ready<'a>]) -> Self {
+        Self { problem, shape, kernels, held_out: None }
+    }
+
     fn candidate(&self, trial: &Trial) -> &'a Candidate {
         self.kernels[trial.kernel].candidate
     }
 
-    fn kernel(&self, trial: &Trial) -> CandidateKernel {
+    /// None where it was not verified.
+    fn kernel(&self, trial: &Trial) -> Option<CandidateKernel> {
         let Candidate { source, variant, .. } = self.candidate(trial);
-        let cubin = self.kernels[trial.kernel].cubin.clone();
-        CandidateKernel { id: source.id.clone(), variant: *variant, split: trial.split, cubin }
+        let cubin = self.kernels[trial.kernel].verified.as_ref()?.cubin.clone();
+        Some(CandidateKernel { id: source.id.clone(), variant: *variant, split: trial.split, cubin })
     }
 
     fn serves(&self, trial: &Trial) -> bool {
@@ -144,17 +160,8 @@ impl<'a> Timing<'a> {
         (progress, stop): (&'a Progress, &'a Stop),
     ) -> Self {
         let (target, gpu) = (request.machine.target, board.environment);
-        Self {
-            request,
-            target,
-            gpu,
-            worker,
-            recorder,
-            progress,
-            stop,
-            quarantined: HashSet::new(),
-            pace: Pace::default(),
-        }
+        let history = History::new(target, &gpu.driver);
+        Self { request, target, gpu, worker, recorder, progress, stop, history, pace: Pace::default() }
     }
 
     /// Takes kernels as they are compiled: each of `pending` will come, unless the run ends early.
@@ -162,16 +169,22 @@ impl<'a> Timing<'a> {
         self.pace.resume();
         let mut waiting = vec![0; self.request.cases.len()];
         pending.iter().for_each(|candidate| waiting[candidate.case] += 1);
-        let mut ready: Vec<Vec<Verified<'a>>> = waiting.iter().map(|_| Vec::new()).collect();
+        let mut ready: Vec<Vec<Ready<'a>>> = waiting.iter().map(|_| Vec::new()).collect();
         while let Some(one) = self.pace.wait(|| built.recv().ok()) {
             if self.stop.reason().is_some() {
                 break;
             }
             let case = one.candidate.case;
-            ready[case].extend(self.verify(one)?);
+            if let Some(mut kernel) = self.receive(one)? {
+                // A model asks for few of them: these are verified when it does.
+                if self.request.search != Strategy::Model {
+                    self.verify(&mut kernel)?;
+                }
+                ready[case].push(kernel);
+            }
             waiting[case] -= 1;
             if waiting[case] == 0 {
-                self.time_case(case, &std::mem::take(&mut ready[case]))?;
+                self.time_case(case, &mut std::mem::take(&mut ready[case]))?;
             }
         }
         self.pace.end();
@@ -183,7 +196,8 @@ impl<'a> Timing<'a> {
         self.pace
     }
 
-    /// Whether nothing is left to do for `candidates`, all those of one case.
+    /// Whether nothing is left to do for `candidates`, all those of one case. Of a search that chooses nothing is known
+    /// before it is asked again, which needs the compiler's facts of all of them.
     pub fn is_settled(
         request: &Request,
         gpu: &GpuEnvironment,
@@ -191,6 +205,9 @@ impl<'a> Timing<'a> {
         (problem, shapes): &Case,
         candidates: &[&Candidate],
     ) -> anyhow::Result<bool> {
+        if request.search != Strategy::Exhaustive {
+            return Ok(false);
+        }
         let (target, preset) = (request.machine.target, request.preset);
         let is_done = |&shape: &Shape| {
             candidates.iter().all(|c| {
@@ -204,23 +221,30 @@ impl<'a> Timing<'a> {
         Ok(shapes.iter().all(|shape| run_off.contains(shape)))
     }
 
-    fn verify(&mut self, built: Built<'a>) -> anyhow::Result<Option<Verified<'a>>> {
+    /// Takes over what is known of a compiled kernel; none where it did not compile.
+    fn receive(&mut self, built: Built<'a>) -> anyhow::Result<Option<Ready<'a>>> {
         let candidate = built.candidate;
         let artefact = match built.result? {
             Ok(artefact) => artefact,
             Err(outcome) => return self.fail(candidate, None, outcome).map(|()| None),
         };
-        let cubin = artefact.cubin()?;
         let carried = self.recorder.carry_over(candidate, &artefact)?;
         if !carried.keys.is_empty() {
             self.progress.add(Step::Carried, carried.keys.len(), 0);
         }
-        if carried.failure.is_some() {
-            return Ok(None);
+        Ok(Some(Ready { candidate, artefact, carried: carried.error, verified: None }))
+    }
+
+    /// Verifies a kernel that was neither verified nor found to fail.
+    fn verify(&mut self, kernel: &mut Ready<'a>) -> anyhow::Result<()> {
+        let Ready { candidate, artefact, carried, verified } = kernel;
+        if verified.is_some() || self.recorder.failed_before(candidate).is_some() {
+            return Ok(());
         }
-        if let Some(error) = carried.error {
-            // This machine code was verified under this driver.
-            return Ok(Some(Verified { candidate, artefact, cubin, error }));
+        let cubin = artefact.cubin()?;
+        if let Some(error) = *carried {
+            *verified = Some(Verified { cubin, error });
+            return Ok(());
         }
         let kernel = CandidateKernel {
             id: candidate.source.id.clone(),
@@ -232,13 +256,14 @@ impl<'a> Timing<'a> {
         match self.worker.verify(&request) {
             Ok(report) => {
                 self.progress.add(Step::Verified, 1, cost::VERIFY_MS);
-                Ok(Some(Verified { candidate, artefact, cubin, error: report.max_error }))
+                *verified = Some(Verified { cubin, error: report.max_error });
+                Ok(())
             }
             Err(outcome) => {
                 if !matches!(outcome, Outcome::Wrong { .. }) {
                     self.require_gpu()?;
                 }
-                self.fail(candidate, Some(&artefact), outcome).map(|()| None)
+                self.fail(candidate, Some(artefact), outcome)
             }
         }
     }
@@ -248,36 +273,33 @@ impl<'a> Timing<'a> {
         Ok(self.recorder.failed(candidate, artefact, outcome)?)
     }
 
-    fn time_case(&mut self, case: usize, kernels: &[Verified<'a>]) -> anyhow::Result<()> {
+    fn time_case(&mut self, case: usize, kernels: &mut [Ready<'a>]) -> anyhow::Result<()> {
         let (problem, shapes) = &self.request.cases[case];
-        shapes.iter().try_for_each(|&shape| self.time(Heat { problem: *problem, shape, kernels, held_out: None }))
+        shapes.iter().try_for_each(|&shape| self.time((*problem, shape), kernels))
     }
 
-    /// Times what was not timed yet, in batches, then the best of all beside the default.
-    fn time(&mut self, heat: Heat<'_, 'a>) -> anyhow::Result<()> {
-        let Heat { problem, shape, .. } = heat;
-        let mut trials = self.trials(heat);
-        let mut fresh = trials.clone();
-        fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), shape, t.split));
-        if fresh.is_empty() && run_off_at(self.recorder, problem, self.target, &self.gpu)?.contains(&shape) {
+    /// Times what the search asks for and was not timed yet, then the best of all beside the default.
+    fn time(&mut self, case: (Problem, Shape), kernels: &mut [Ready<'a>]) -> anyhow::Result<()> {
+        let (problem, shape) = case;
+        let mut trials = self.trials(Heat::new(case, kernels));
+        let timed = self.search(case, kernels, &trials)?;
+        if timed == 0 && run_off_at(self.recorder, problem, self.target, &self.gpu)?.contains(&shape) {
             return Ok(());
         }
-        self.recall(&mut trials, heat)?;
-        for batch in fresh.chunks(BATCH) {
-            let timed = self.first_look(heat, batch.to_vec())?;
-            merge(&mut trials, &timed);
-        }
-        self.run_off(heat, trials)
+        self.recall(&mut trials, Heat::new(case, kernels))?;
+        self.run_off(case, kernels, None, trials)
     }
 
-    /// Every verified kernel with every split.
+    /// Every kernel that compiled with every split, in order of their names.
     fn trials(&self, heat: Heat<'_, 'a>) -> Vec<Trial> {
-        let of = |(kernel, verified): (usize, &Verified<'a>)| {
-            let splits =
-                splits(&heat.problem, &verified.candidate.variant, &heat.shape, self.target, self.request.preset);
+        let of = |(kernel, ready): (usize, &Ready<'a>)| {
+            let variant = &ready.candidate.variant;
+            let splits = splits(&heat.problem, variant, &heat.shape, self.target, self.request.preset);
             splits.into_iter().map(move |split| Trial { kernel, split, timed: None })
         };
-        heat.kernels.iter().enumerate().flat_map(of).collect()
+        let mut trials: Vec<_> = heat.kernels.iter().enumerate().flat_map(of).collect();
+        trials.sort_by_cached_key(|trial| name(&heat.candidate(trial).variant, trial.split));
+        trials
     }
 
     /// What an earlier run found, or one of an identical cubin, takes part in the run-off. Times of another driver have
@@ -298,11 +320,22 @@ impl<'a> Timing<'a> {
     }
 
     /// Times the best once more beside the default, until the best was in a run-off.
-    fn run_off(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<()> {
+    fn run_off(
+        &mut self,
+        case: (Problem, Shape),
+        kernels: &mut [Ready<'a>],
+        held_out: Option<&[Launched]>,
+        mut trials: Vec<Trial>,
+    ) -> anyhow::Result<()> {
         for _ in 0..RUNOFFS {
-            trials.retain(|t| self.may_run(heat, t));
+            if self.stop.reason().is_some() {
+                break;
+            }
+            let heat = Heat { held_out, ..Heat::new(case, kernels) };
+            trials.retain(|t| self.recorder.failed_before(heat.candidate(t)).is_none());
             let chosen = contenders(&trials, |t| heat.is_default(t, self.target) || heat.serves(t));
-            let timed = self.rounds(heat, chosen)?;
+            chosen.iter().try_for_each(|trial| self.verify(&mut kernels[trial.kernel]))?;
+            let timed = self.rounds(Heat { held_out, ..Heat::new(case, kernels) }, chosen)?;
             merge(&mut trials, &timed);
             let settled = |t: &Trial| t.timed.is_some_and(|(_, samples)| samples > u64::from(ROUND_SAMPLES));
             if timed.is_empty() || best(&trials).is_none_or(settled) {
@@ -312,18 +345,16 @@ impl<'a> Timing<'a> {
         Ok(())
     }
 
+    /// Whether its kernel was verified, and did not crash, hang or go wrong since.
     fn may_run(&self, heat: Heat<'_, 'a>, trial: &Trial) -> bool {
-        !self.quarantined.contains(&heat.candidate(trial).source.id)
+        let Ready { candidate, verified, .. } = &heat.kernels[trial.kernel];
+        verified.is_some() && self.recorder.failed_before(candidate).is_none()
     }
 
-    /// Times `trials` against each other for the first time, records each, and gives them back with their medians.
-    fn first_look(&mut self, heat: Heat<'_, 'a>, mut trials: Vec<Trial>) -> anyhow::Result<Vec<Trial>> {
-        trials.retain(|t| self.may_run(heat, t));
-        if self.stop.reason().is_some() {
-            return Ok(Vec::new());
-        }
+    /// Times `trials` against each other before the run-off, records each, and gives them back with their medians.
+    fn first_look(&mut self, heat: Heat<'_, 'a>, trials: Vec<Trial>, samples: u32) -> anyhow::Result<Vec<Trial>> {
         let mut timed = Vec::new();
-        self.measure(heat, trials, (0, ROUND_SAMPLES), |timing, mut trial, taken| {
+        self.measure(heat, trials, (0, samples), |timing, mut trial, taken| {
             timing.record(heat, &mut trial, taken)?;
             timed.push(trial);
             Ok(())
@@ -334,9 +365,6 @@ impl<'a> Timing<'a> {
     /// Times `trials` in the rounds of a run-off, records each with the samples of all rounds, and gives them back with
     /// their medians. One that fails is recorded at once, and in no later round.
     fn rounds(&mut self, heat: Heat<'_, 'a>, trials: Vec<Trial>) -> anyhow::Result<Vec<Trial>> {
-        if self.stop.reason().is_some() {
-            return Ok(Vec::new());
-        }
         let Heat { problem, shape, .. } = heat;
         let mut running: Vec<(Trial, Taken)> = trials.into_iter().map(|t| (t, Taken::default())).collect();
         let mut ended = Vec::new();
@@ -345,7 +373,7 @@ impl<'a> Timing<'a> {
             let mut order: Vec<Trial> = running.iter().map(|(t, _)| *t).collect();
             order.shuffle(&mut seeded(&format!("{}/{}/{round}", problem.key(), shape.key())));
             self.measure(heat, order, (round, RUNOFF_SAMPLES), |timing, mut trial, taken| {
-                let Some(at) = running.iter().position(|(t, _)| *t == trial) else { return Ok(()) };
+                let Some(at) = running.iter().position(|(t, _)| t.is(&trial)) else { return Ok(()) };
                 if taken.failed.is_none() {
                     running[at].1.add(taken);
                     return Ok(());
@@ -378,7 +406,7 @@ impl<'a> Timing<'a> {
             if group.is_empty() {
                 continue;
             }
-            let candidates = group.iter().map(|t| heat.kernel(t)).collect();
+            let candidates = group.iter().filter_map(|t| heat.kernel(t)).collect();
             match self.worker.measure(&MeasureRequest { problem, shape, candidates, samples }) {
                 Ok(report) => {
                     let measurement = self.note(round, &report)?;
@@ -426,9 +454,11 @@ impl<'a> Timing<'a> {
 
     /// Stores what became of `trial`, and notes its median.
     fn record(&mut self, heat: Heat<'_, 'a>, trial: &mut Trial, taken: Taken) -> anyhow::Result<()> {
-        let Verified { candidate, artefact, error, .. } = &heat.kernels[trial.kernel];
+        let Ready { candidate, artefact, verified, .. } = &heat.kernels[trial.kernel];
+        let Some(Verified { error, .. }) = verified else { return Ok(()) };
         let Taken { samples, measurements, failed } = taken;
-        trial.timed = median(&samples).filter(|_| failed.is_none()).map(|median| (median, samples.len() as u64));
+        trial.timed =
+            median(&mut samples.clone()).filter(|_| failed.is_none()).map(|median| (median, samples.len() as u64));
         let outcome = failed.unwrap_or(Outcome::Timed { error: *error });
         let timed = matches!(outcome, Outcome::Timed { .. });
         self.progress.add(
@@ -439,7 +469,6 @@ impl<'a> Timing<'a> {
         self.pace.count();
         if matches!(outcome, Outcome::Wrong { .. } | Outcome::Crashed { .. } | Outcome::Timeout { .. }) {
             // Such a kernel is not run again, at any shape.
-            self.quarantined.insert(candidate.source.id.clone());
             let outcome = at(outcome, heat.shape, trial.split);
             return Ok(self.recorder.failed(candidate, Some(artefact), outcome)?);
         }

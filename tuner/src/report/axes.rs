@@ -191,6 +191,7 @@ mod tests {
             error: 0.0,
             bytes: 1,
             read_ceiling_gbps: None,
+            search: "exhaustive".into(),
             measurement_policy: None,
             default: None,
             near_ties: Vec::new(),

@@ -7,6 +7,7 @@
 //! | `trial`, `run` | rows of the database |
 //! | `created_at` | UTC, RFC 3339 |
 //! | `target`, `gpu`, `driver`, `nvrtc` | where it ran, and what compiled it; no GPU for what was compiled only |
+//! | `search` | which launches its run timed: `exhaustive` (all), or the strategy that chose them |
 //! | `problem`, `shape`, `variant` | their keys |
 //! | `outcome` | `timed`, `compiled_only` (predicted), `emulated`, or the failure's kind |
 //! | `is_default` | whether an engineer without a tuner would have picked it |
@@ -113,6 +114,7 @@ fn results(trial: &Trial, run: Option<&Run>, wins: bool) -> Vec<Field> {
         ("gpu", json!(gpu.map(|gpu| &gpu.name))),
         ("driver", json!(gpu.map(|gpu| &gpu.driver))),
         ("nvrtc", json!(trial.record.kernel.nvrtc)),
+        ("search", json!(run.map(|run| &run.start.search))),
         ("problem", json!(trial.record.kernel.problem.key())),
         ("shape", json!(trial.record.shape.map(|shape| shape.key()))),
         ("variant", json!(trial.record.kernel.variant.key())),

@@ -3,6 +3,7 @@
 use super::axes::{Axis, Value, contributions, geometric_mean};
 use super::data::{Cell, FailureGroup, Measured, Report, order};
 use super::regret::{Summary, remark, verdict};
+use super::searched;
 use super::{heat_map, roofline, two_digits};
 use crate::gpu::GpuState;
 use indicatif::{HumanBytes, HumanCount};
@@ -91,6 +92,9 @@ fn of_measured(i: usize, m: &Measured, report: &Report) -> Markup {
             b { (name) } ", driver " (driver) ", target " (m.target) ". Verified against a float64 reference, then timed: "
             "the median of single calls, L2 cold, replayed from a CUDA graph. Bytes are K, V and their scales, each once."
         }
+        @if let Some(searched) = guided(m) {
+            p.lead { (searched) " What each axis gave, and what comes near, is known of what it timed alone." }
+        }
         (tiles(m, report))
         (section(&format!("roofline-{i}"), "Roofline", html! {
             p { "Each dot is a winner: the bytes that its call must move, and how fast it moved them. Curves are equal times; "
@@ -104,6 +108,10 @@ fn of_measured(i: usize, m: &Measured, report: &Report) -> Markup {
         (near_ties(i, m))
         @if !m.regrets.is_empty() { (regrets(i, m)) }
     }
+}
+
+fn guided(m: &Measured) -> Option<String> {
+    searched(m.cells.iter().map(|cell| cell.winner.search.as_str()))
 }
 
 fn section(id: &str, title: &str, content: Markup) -> Markup {
@@ -469,6 +477,7 @@ fn of_run(run: &Run) -> Markup {
                 Some(end) => { ", ended " (end) } None => { ", not ended: it runs, or was killed" } } }
             dt { "command" } dd { code { (start.command) } }
             dt { "preset" } dd { (start.preset) }
+            dt { "search" } dd { (start.search) }
             dt { "versions" } dd { "nvkv " (start.generator) ", NVRTC " (start.nvrtc) @if let Some(e) = &start.environment { ", driver " (e.driver) } }
             @if let Some(policy) = &start.measurement_policy { dt { "measured by" } dd { (policy) } }
             @if let Some(ceiling) = run.read_ceiling_gbps { dt { "read ceiling" } dd { (format!("{ceiling:.0} GB/s")) } }

@@ -1,8 +1,7 @@
 //! What buckets cost between the tuned shapes: a row for each bucket's winner at each shape where it was measured.
 
-use crate::pipeline::timing::median;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use nvkv_db::{Measured, Regret, Winner};
+use nvkv_db::{Measured, Regret, Winner, median};
 use nvkv_spec::bucket::MOST_REGRET;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -36,7 +35,7 @@ pub struct Summary {
     pub measured: usize,
     /// Their largest regret, as a share.
     pub largest: Option<f64>,
-    /// Their median regret; of an even number the upper one.
+    /// Their median regret.
     pub median: Option<f64>,
     /// Those of them with at most [`MOST_REGRET`].
     pub small: usize,
@@ -48,12 +47,12 @@ impl Summary {
     /// Of winners and their regrets.
     pub fn new<'a>(winners: impl IntoIterator<Item = &'a Winner>, regrets: &[Regret]) -> Self {
         let winners: Vec<Option<f64>> = winners.into_iter().map(|winner| winner.regret).collect();
-        let measured: Vec<f64> = winners.iter().copied().flatten().collect();
+        let mut measured: Vec<f64> = winners.iter().copied().flatten().collect();
         Self {
             buckets: winners.len(),
             measured: measured.len(),
             largest: measured.iter().copied().reduce(f64::max),
-            median: median(&measured),
+            median: median(&mut measured),
             small: measured.iter().filter(|regret| **regret <= MOST_REGRET).count(),
             split: regrets.iter().filter(|regret| regret.is_split).count(),
         }

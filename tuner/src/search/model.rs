@@ -78,8 +78,11 @@ impl Knowledge {
 /// What the trials timed so far say of the others of their case.
 pub struct Posterior<'a> {
     points: &'a [Point],
-    seen: Vec<usize>,
-    factor: Option<Cholesky<f64, nalgebra::Dyn>>,
+    /// Of each point, the timed ones' likeness to it, solved by the lower Cholesky factor of their covariance: a row for
+    /// each of them.
+    solved: DMatrix<f64>,
+    /// Of each point the square of that column: the share of its variance that is known.
+    known: Vec<f64>,
     /// Expected ln of each time.
     pub mean: Vec<f64>,
     /// Variance of the process.
@@ -89,11 +92,19 @@ pub struct Posterior<'a> {
 impl<'a> Posterior<'a> {
     /// Of `points` whose times are `expected` up to a constant, where those in `timed` (index, ln µs) are known.
     pub fn new(points: &'a [Point], expected: &[f64], timed: &[(usize, f64)]) -> Self {
-        let seen: Vec<usize> = timed.iter().map(|&(i, _)| i).collect();
-        let factor = factor(points, &seen);
+        let mut posterior = Self {
+            points,
+            solved: DMatrix::zeros(0, points.len()),
+            known: vec![0.0; points.len()],
+            mean: expected.to_vec(),
+            variance: DEVIATION * DEVIATION,
+        };
+        let like = DMatrix::from_fn(timed.len(), points.len(), |i, j| likeness(&points[timed[i].0], &points[j]));
+        let covariance = DMatrix::from_fn(timed.len(), timed.len(), |i, j| {
+            like[(i, timed[j].0)] + if i == j { NOISE * NOISE } else { 0.0 }
+        });
+        let Some(factor) = Cholesky::new(covariance).filter(|_| !timed.is_empty()) else { return posterior };
         let beyond = DVector::from_iterator(timed.len(), timed.iter().map(|&(i, ln)| ln - expected[i]));
-        let mut posterior = Self { points, seen, factor, mean: expected.to_vec(), variance: DEVIATION * DEVIATION };
-        let Some(factor) = &posterior.factor else { return posterior };
         // The case's level by generalised least squares.
         let ones = DVector::from_element(timed.len(), 1.0);
         let of_ones = factor.solve(&ones);
@@ -101,26 +112,33 @@ impl<'a> Posterior<'a> {
         let rest = beyond.add_scalar(-level);
         let weights = factor.solve(&rest);
         posterior.variance = (TRUST * DEVIATION * DEVIATION + rest.dot(&weights)) / (timed.len() as f64 + TRUST - 1.0);
-        for (i, mean) in posterior.mean.iter_mut().enumerate() {
-            let alike = posterior.seen.iter().zip(&weights).map(|(&j, w)| w * likeness(&points[i], &points[j]));
-            *mean += level + alike.sum::<f64>();
+        for (mean, alike) in posterior.mean.iter_mut().zip(like.column_iter()) {
+            *mean += level + alike.dot(&weights);
+        }
+        if let Some(solved) = factor.l().solve_lower_triangular(&like) {
+            posterior.known = solved.column_iter().map(|column| column.norm_squared()).collect();
+            posterior.solved = solved;
         }
         posterior
     }
 
-    /// Counts `trial` among the timed ones, as far as uncertainty goes.
+    /// Counts `trial` among the timed ones, as far as uncertainty goes: another row of the factor.
     pub fn suppose(&mut self, trial: usize) {
-        self.seen.push(trial);
-        self.factor = factor(self.points, &self.seen);
+        let rows = self.solved.nrows();
+        let of_trial = self.solved.column(trial).clone_owned();
+        let pivot = (1.0 + NOISE * NOISE - self.known[trial]).sqrt();
+        let mut solved = std::mem::replace(&mut self.solved, DMatrix::zeros(0, 0)).insert_row(rows, 0.0);
+        for (i, known) in self.known.iter_mut().enumerate() {
+            let rest = likeness(&self.points[trial], &self.points[i]) - of_trial.dot(&solved.view((0, i), (rows, 1)));
+            solved[(rows, i)] = rest / pivot;
+            *known += solved[(rows, i)].powi(2);
+        }
+        self.solved = solved;
     }
 
     /// Standard deviation of the ln of the time of `trial`.
     pub fn deviation(&self, trial: usize) -> f64 {
-        let Some(factor) = &self.factor else { return self.variance.sqrt() };
-        let alike = self.seen.iter().map(|&j| likeness(&self.points[trial], &self.points[j]));
-        let alike = DVector::from_iterator(self.seen.len(), alike);
-        let known = alike.dot(&factor.solve(&alike));
-        (self.variance * (1.0 - known).max(0.0)).sqrt()
+        (self.variance * (1.0 - self.known[trial]).max(0.0)).sqrt()
     }
 }
 
@@ -128,8 +146,33 @@ fn likeness(a: &Point, b: &Point) -> f64 {
     (-a.apart(b) / (2.0 * LENGTH * LENGTH)).exp()
 }
 
-fn factor(points: &[Point], seen: &[usize]) -> Option<Cholesky<f64, nalgebra::Dyn>> {
-    let with_noise =
-        |i: usize, j: usize| likeness(&points[seen[i]], &points[seen[j]]) + if i == j { NOISE * NOISE } else { 0.0 };
-    (!seen.is_empty()).then(|| Cholesky::new(DMatrix::from_fn(seen.len(), seen.len(), with_noise))).flatten()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::features::{CASE, LAUNCH};
+
+    fn point(n: usize) -> Point {
+        let mut launch = [0.0; LAUNCH];
+        (0..LAUNCH).for_each(|i| launch[i] = ((n * 31 + i * 17) % 13) as f64 / 6.0);
+        Point { launch, case: [0.0; CASE], predicted: 0.0, is_default: n == 0 }
+    }
+
+    /// Rasmussen and Williams, (2.26), the prior variance being that of the process.
+    #[test]
+    fn a_deviation_is_that_of_the_process_given_the_trials_timed_and_supposed() {
+        let points: Vec<_> = (0..9).map(point).collect();
+        let timed = [(1, 0.3), (4, 0.1), (7, 0.2)];
+        let mut posterior = Posterior::new(&points, &[0.0; 9], &timed);
+        let given = [1, 4, 7, 2, 5];
+        given[timed.len()..].iter().for_each(|&trial| posterior.suppose(trial));
+        let like = |i: usize, j: usize| likeness(&points[i], &points[j]);
+        let covariance = DMatrix::from_fn(5, 5, |i, j| like(given[i], given[j]) + if i == j { 0.01 } else { 0.0 });
+        for i in 0..points.len() {
+            let to_given = DVector::from_iterator(5, given.iter().map(|&j| like(i, j)));
+            let known = to_given.dot(&(covariance.clone().try_inverse().unwrap() * &to_given));
+            let expected = (posterior.variance * (1.0 - known)).sqrt();
+            assert!((posterior.deviation(i) - expected).abs() < 1e-9, "{i}: {} for {expected}", posterior.deviation(i));
+        }
+        assert!(posterior.deviation(2) < 0.2 * posterior.deviation(3), "what is supposed is hardly uncertain");
+    }
 }

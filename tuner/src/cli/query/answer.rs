@@ -7,12 +7,15 @@ use nvkv_runtime::tune_command;
 use nvkv_spec::{KernelId, Launch, Shape, SplitPolicy};
 use serde_json::{Value, json};
 
-/// The kernel that answers, its split, and how far its shape is from the one asked for, in doublings.
-fn found(answer: &Answer) -> Option<(&KernelRecord, Option<SplitPolicy>, f64)> {
+/// The kernel that answers, what its split becomes at the shape asked for, and how far its shape is from the one asked for, in doublings.
+fn found<'a>(query: &Query, answer: &'a Answer) -> Option<(&'a KernelRecord, Option<SplitPolicy>, f64)> {
+    let split_at = |split: Option<SplitPolicy>, tuned| split.map(|split| split.at(tuned, &query.shape));
     match answer {
         Answer::Exact { winner } => Some((&winner.kernel, winner.split, 0.0)),
-        Answer::Bucket { winner, distance } => Some((&winner.kernel, winner.split, *distance)),
-        Answer::Predicted { winner, distance } => Some((&winner.kernel, winner.split, *distance)),
+        Answer::Bucket { winner, distance } => Some((&winner.kernel, split_at(winner.split, &winner.shape), *distance)),
+        Answer::Predicted { winner, distance } => {
+            Some((&winner.kernel, split_at(winner.split, &winner.shape), *distance))
+        }
         Answer::Miss { .. } => None,
     }
 }
@@ -25,7 +28,7 @@ fn launch(query: &Query, kernel: &KernelRecord, split: Option<SplitPolicy>) -> L
 
 /// The answer for programs: what was asked, the kernel and its launch at that shape, and the winner's record.
 pub fn json(query: &Query, answer: &Answer) -> Value {
-    let found = found(answer);
+    let found = found(query, answer);
     let (trust, winner, why) = match answer {
         Answer::Exact { winner } => ("exact", json!(winner), None),
         Answer::Bucket { winner, .. } => ("bucket", json!(winner), None),
@@ -53,7 +56,7 @@ pub fn json(query: &Query, answer: &Answer) -> Value {
 /// The answer for people.
 pub fn describe(query: &Query, answer: &Answer) -> String {
     let asked = format!("asked      {} at {}\n", query.problem.key(), query.shape.key());
-    let kernel = found(answer).map_or(String::new(), |(kernel, split, _)| describe_kernel(query, kernel, split));
+    let kernel = found(query, answer).map_or(String::new(), |(kernel, split, _)| describe_kernel(query, kernel, split));
     let body = match answer {
         Answer::Exact { winner } => timed("timed at this shape", winner),
         Answer::Bucket { winner, distance } => {
@@ -65,7 +68,7 @@ pub fn describe(query: &Query, answer: &Answer) -> String {
             format!("miss       {why}\n{nearest}")
         }
     };
-    let exact = found(answer).is_some_and(|(_, _, distance)| distance == 0.0);
+    let exact = found(query, answer).is_some_and(|(_, _, distance)| distance == 0.0);
     let next = if exact {
         String::new()
     } else {
@@ -109,7 +112,7 @@ fn timed(trust: &str, winner: &Winner) -> String {
         "trust      {trust}\ntime       {:.1} µs median of {} in {} rounds (error {:.2}, iqr {:.1}), {:.0} GB/s{share}\n\
              default    {default}\nnear ties  {}\n\
              error      {:.1e} relative, the largest of the verification\n\
-             measured   {} on {}, driver {}, NVRTC {}\n{carried}",
+             measured   {} on {}, driver {}, NVRTC {}; search {}\n{carried}",
         times.median_us,
         times.samples,
         times.rounds,
@@ -122,6 +125,7 @@ fn timed(trust: &str, winner: &Winner) -> String {
         gpu.name,
         gpu.driver,
         winner.kernel.nvrtc,
+        winner.search,
     )
 }
 

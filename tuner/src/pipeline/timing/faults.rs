@@ -9,7 +9,7 @@ use crate::pipeline::target::Machine;
 use crate::worker::Compiled;
 use crate::worker::fake::{self, At, Fault};
 use nvkv_generator::Preset;
-use nvkv_spec::{CompileFacts, Stage, Toolchain};
+use nvkv_spec::{CompileFacts, KernelId, Stage, Toolchain};
 use std::path::Path;
 use std::sync::mpsc::channel;
 

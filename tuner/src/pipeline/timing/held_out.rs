@@ -91,11 +91,11 @@ impl<'a> Timing<'a> {
     /// Measures the buckets of one problem, splits those that serve badly, and measures the new ones, in rounds. A shape that
     /// was measured is measured again only where another bucket's winner serves there now.
     pub(super) fn measure_buckets(&mut self, field: &'a Field) -> anyhow::Result<()> {
-        let verified = |entrant: &'a Entrant| {
+        let ready = |entrant: &'a Entrant| {
             let Entrant { candidate, artefact, error } = entrant;
-            Ok(Verified { candidate, artefact: artefact.clone(), cubin: artefact.cubin()?, error: *error })
+            Ready { candidate, artefact: artefact.clone(), carried: Some(*error), verified: None }
         };
-        let kernels = field.kernels.iter().map(verified).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut kernels: Vec<Ready<'a>> = field.kernels.iter().map(ready).collect();
         let candidates: Vec<&Candidate> = field.kernels.iter().map(|entrant| &entrant.candidate).collect();
         let scope = (self.target, self.request.preset);
         let filter = winners_of(vec![field.problem], self.target, &self.gpu);
@@ -106,20 +106,19 @@ impl<'a> Timing<'a> {
             let settled = self.settled(&known.regrets)?;
             let mut due = Vec::new();
             for shape in held_out(&buckets) {
-                let servers = servers(serving, &candidates, &speaks_for(&buckets, &shape));
+                let servers = servers(serving, &candidates, &speaks_for(&buckets, &shape), shape);
                 let is_done = |&(k, split): &Launched| self.recorder.is_done(candidates[k], shape, split);
                 if !settled.contains(&shape) || !servers.iter().all(is_done) {
                     due.push((shape, servers, entered(serving, &candidates, shape, scope)));
                 }
             }
             let work = |(shape, _, launches): &(Shape, _, Vec<Launched>)| {
-                plan::round_ms(launches.len()) + plan::runoff_ms(&[*shape])
+                plan::first_look_ms(launches.len()) + plan::runoff_ms(&[*shape])
             };
             self.progress.expect(due.iter().map(work).sum());
             let is_known = due.is_empty();
             for (shape, servers, launches) in due {
-                let heat = Heat { problem: field.problem, shape, kernels: &kernels, held_out: Some(&servers) };
-                self.time_held_out(heat, launches)?;
+                self.time_held_out((field.problem, shape), &mut kernels, &servers, launches)?;
             }
             if self.stop.reason().is_some() {
                 break;
@@ -140,17 +139,25 @@ impl<'a> Timing<'a> {
     }
 
     /// As [`Self::time`], of these launches alone.
-    fn time_held_out(&mut self, heat: Heat<'_, 'a>, launches: Vec<Launched>) -> anyhow::Result<()> {
+    fn time_held_out(
+        &mut self,
+        case: (Problem, Shape),
+        kernels: &mut [Ready<'a>],
+        servers: &[Launched],
+        launches: Vec<Launched>,
+    ) -> anyhow::Result<()> {
+        kernels.iter_mut().try_for_each(|kernel| self.verify(kernel))?;
+        let heat = Heat { held_out: Some(servers), ..Heat::new(case, kernels) };
         let trial = |(kernel, split)| Trial { kernel, split, timed: None };
         let mut trials: Vec<Trial> = launches.into_iter().map(trial).collect();
         let mut fresh = trials.clone();
         fresh.retain(|t| !self.recorder.is_done(heat.candidate(t), heat.shape, t.split));
         self.recall(&mut trials, heat)?;
         for batch in fresh.chunks(BATCH) {
-            let timed = self.first_look(heat, batch.to_vec())?;
+            let timed = self.first_look(heat, batch.to_vec(), ROUND_SAMPLES)?;
             merge(&mut trials, &timed);
         }
-        self.run_off(heat, trials)
+        self.run_off(case, kernels, Some(servers), trials)
     }
 
     /// The shapes at which the winners that serve there, and the best, were in a run-off under this driver.
@@ -192,8 +199,8 @@ impl<'a> Timing<'a> {
     }
 }
 
-/// The launches to compare at `shape`: those that win or nearly win a bucket that is near, the kernels of the winners with
-/// the splits that a tune would try at this shape, and the default's.
+/// The launches to compare at `shape`: those that win or nearly win a bucket that is near, split as they would serve here,
+/// the kernels of the winners with the splits that a tune would try at this shape, and the default's.
 fn entered(
     serving: &[Serving],
     kernels: &[&Candidate],
@@ -202,18 +209,17 @@ fn entered(
 ) -> Vec<Launched> {
     let mut launches: Vec<Launched> = Vec::new();
     for server in serving {
-        let near = |part| {
-            let is_near = |bucket: Shape| bucket.distance(&shape).is_some_and(|distance| distance <= NEAR);
-            server.at.iter().any(|&(bucket, of)| of == part && is_near(bucket))
-        };
-        let Some((kernel, split)) = launch(server, kernels) else { continue };
+        let Some(kernel) = index(server, kernels) else { continue };
         let Candidate { problem, variant, is_default, .. } = kernels[kernel];
-        if near(Part::Winner) {
-            let splits = splits(problem, variant, &shape, target, preset);
-            launches.extend(splits.into_iter().map(|split| (kernel, split)));
-        }
-        if near(Part::Winner) || near(Part::Near) {
-            launches.push((kernel, split));
+        let is_near = |bucket: &Shape| bucket.distance(&shape).is_some_and(|distance| distance <= NEAR);
+        for (bucket, part) in server.at.iter().filter(|(bucket, _)| is_near(bucket)) {
+            if *part == Part::Winner {
+                let splits = splits(problem, variant, &shape, target, preset);
+                launches.extend(splits.into_iter().map(|split| (kernel, split)));
+            }
+            if *part != Part::Default {
+                launches.push((kernel, split_at(server, bucket, &shape)));
+            }
         }
         if *is_default {
             launches.push((kernel, default_split(problem, variant, &shape, target)));
@@ -232,16 +238,25 @@ fn buckets(serving: &[Serving]) -> Vec<Shape> {
     buckets
 }
 
-/// The winners of `buckets`, as launches.
-fn servers(serving: &[Serving], kernels: &[&Candidate], buckets: &[Shape]) -> Vec<Launched> {
-    let wins = |server: &&Serving| buckets.iter().any(|&bucket| server.at.contains(&(bucket, Part::Winner)));
-    serving.iter().filter(wins).filter_map(|server| launch(server, kernels)).collect()
+/// The winners of `buckets`, as they are launched at `shape`.
+fn servers(serving: &[Serving], kernels: &[&Candidate], buckets: &[Shape], shape: Shape) -> Vec<Launched> {
+    let mut servers = Vec::new();
+    for server in serving {
+        let won = buckets.iter().filter(|&&bucket| server.at.contains(&(bucket, Part::Winner)));
+        let launch = |bucket| Some((index(server, kernels)?, split_at(server, bucket, &shape)));
+        servers.extend(won.filter_map(launch));
+    }
+    servers
 }
 
-/// The kernel, by its index, and the split. An append has none.
-fn launch(server: &Serving, kernels: &[&Candidate]) -> Option<Launched> {
-    let is_it = |kernel: &&Candidate| kernel.variant == server.kernel.variant;
-    Some((kernels.iter().position(is_it)?, server.split.unwrap_or(SplitPolicy::Even { splits: 1 })))
+/// The server's kernel.
+fn index(server: &Serving, kernels: &[&Candidate]) -> Option<usize> {
+    kernels.iter().position(|kernel| kernel.variant == server.kernel.variant)
+}
+
+/// What the split that serves `bucket` becomes at `shape`. An append has none.
+fn split_at(server: &Serving, bucket: &Shape, shape: &Shape) -> SplitPolicy {
+    server.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(bucket, shape))
 }
 
 fn split_line(regret: &Regret) -> String {
@@ -275,7 +290,7 @@ mod tests {
     use crate::pipeline::space::{Space, render_all};
     use crate::worker::fake::{At, Fault};
     use nvkv_db::KernelRecord;
-    use nvkv_spec::Lengths;
+    use nvkv_spec::{KernelId, Lengths};
 
     const BETWEEN: Shape = Shape::Append { tokens: 128, kv_heads: 8 };
 
@@ -360,7 +375,10 @@ mod tests {
         expected.sort();
         assert_eq!(launches, expected);
         let between_servers = speaks_for(&buckets(&serving), &between);
-        assert_eq!((servers(&serving, &kernels, &between_servers), between_servers), (vec![(0, even(77))], vec![here]));
+        assert_eq!(
+            (servers(&serving, &kernels, &between_servers, between), between_servers),
+            (vec![(0, even(77))], vec![here])
+        );
     }
 
     #[test]

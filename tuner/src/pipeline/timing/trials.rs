@@ -16,6 +16,13 @@ pub struct Trial {
     pub timed: Option<(f64, u64)>,
 }
 
+impl Trial {
+    /// Whether both are the same launch.
+    pub fn is(&self, other: &Self) -> bool {
+        self.kernel == other.kernel && self.split == other.split
+    }
+}
+
 /// The best trials by median, and those that `must` be among them, such as the default.
 pub fn contenders(trials: &[Trial], must: impl Fn(&Trial) -> bool) -> Vec<Trial> {
     let mut timed: Vec<_> = trials.iter().copied().filter(|t| t.timed.is_some()).collect();
@@ -38,17 +45,10 @@ fn us(trial: &Trial) -> f64 {
 /// Notes newer results in `trials`; a failure takes the old time away.
 pub fn merge(trials: &mut [Trial], newer: &[Trial]) {
     for trial in trials {
-        if let Some(new) = newer.iter().find(|n| n.kernel == trial.kernel && n.split == trial.split) {
+        if let Some(new) = newer.iter().find(|n| n.is(trial)) {
             trial.timed = new.timed;
         }
     }
-}
-
-/// The median; of an even number the upper one.
-pub fn median(samples: &[f64]) -> Option<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }
 
 #[cfg(test)]
@@ -76,11 +76,5 @@ mod tests {
         let mut trials = vec![trial(0, Some((1.0, 7))), trial(1, Some((2.0, 7)))];
         merge(&mut trials, &[trial(0, None)]);
         assert_eq!(best(&trials).map(|t| t.kernel), Some(1));
-    }
-
-    #[test]
-    fn median_of_an_odd_number_of_samples_is_one_of_them() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[]), None);
     }
 }

@@ -3,9 +3,9 @@
 //! A search is told the first samples of what it asks for; of the six best by these, and the default, the run-off's samples
 //! decide, where the record has a run-off. The truth is the record's best launch by the same rule over all.
 
-use super::{Knowledge, Recorded, Search, Strategy};
-use crate::pipeline::cost::{SAMPLE_MS, TRIAL_MS};
-use crate::pipeline::timing::{RUNOFF, RUNOFF_SAMPLES, median};
+use super::cost::{SAMPLE_MS, TRIAL_MS};
+use super::timing::{RUNOFF, RUNOFF_SAMPLES};
+use crate::search::{Answers, Knowledge, ROUND_SAMPLES, Recorded, Search, Strategy};
 use nvkv_spec::Problem;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -72,28 +72,28 @@ pub fn replay(strategy: Strategy, start: Start, cases: &[Recorded]) -> Score {
 }
 
 /// One search over one recorded case.
-struct Ran {
+pub(super) struct Ran {
     /// Its pick's time over the true winner's, minus 1.
     loss: f64,
-    trials: usize,
+    /// The trials that were timed, by their indices.
+    pub(super) timed: Vec<usize>,
     samples: usize,
     asked: usize,
 }
 
 impl Ran {
-    fn new(strategy: Strategy, case: &Recorded, knowledge: &mut Knowledge) -> Self {
+    pub(super) fn new(strategy: Strategy, case: &Recorded, knowledge: &mut Knowledge) -> Self {
         let mut search = Search::new(strategy, &case.points, knowledge);
+        let mut answers = Answers::new(case.trials.iter().cloned());
         let mut taken = vec![0; case.points.len()];
         let mut asked = 0;
         while let Some(ask) = search.ask() {
             for &trial in &ask.trials {
-                let samples = &case.first[trial];
-                // Fresh samples each time, as far as there are.
-                let from = taken[trial].min(samples.len().saturating_sub(ask.samples as usize));
-                let to = (from + ask.samples as usize).min(samples.len());
-                search.tell(trial, median(&samples[from..to]));
-                taken[trial] += to - from;
-                asked += 1;
+                if let Some(us) = answers.next(trial, ask.samples) {
+                    search.tell(trial, us);
+                    taken[trial] += ask.samples as usize;
+                    asked += 1;
+                }
             }
         }
         let mut timed: Vec<_> = search.timed().collect();
@@ -104,8 +104,8 @@ impl Ran {
         let fastest = |us: f64, other: f64| us.min(other);
         let loss =
             picked.fold(f64::INFINITY, fastest) / case.best_known.iter().copied().fold(f64::INFINITY, fastest) - 1.0;
-        let (trials, samples) = (taken.iter().filter(|n| **n > 0).count(), taken.iter().sum());
-        Self { loss, trials, samples, asked }
+        let timed = (0..taken.len()).filter(|&trial| taken[trial] > 0).collect();
+        Self { loss, timed, samples: taken.iter().sum(), asked }
     }
 
     fn ms(asked: usize, samples: usize) -> u64 {
@@ -135,8 +135,9 @@ impl Tally {
         if ran.loss > self.worst {
             (self.worst, self.worst_at) = (ran.loss, format!("{} at {}", case.problem.key(), case.shape.key()));
         }
-        let (all, samples) = (case.points.len(), case.first.iter().map(Vec::len).sum());
-        let sums = [[ran.trials, all], [ran.samples, samples]];
+        let all = case.points.len();
+        let samples = all * ROUND_SAMPLES as usize;
+        let sums = [[ran.timed.len(), all], [ran.samples, samples]];
         (0..2).for_each(|i| self.trials[i] += sums[0][i]);
         (0..2).for_each(|i| self.samples[i] += sums[1][i]);
         self.ms[0] += Ran::ms(ran.asked, ran.samples);
@@ -161,7 +162,7 @@ impl Tally {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::search::recorded;
     use nvkv_db::{Compiled, Db, EnvironmentKey, KernelRecord, NewRun, TimedTrial, TimedTrials, TrialRecord};
@@ -170,7 +171,7 @@ mod tests {
         CompileFacts, DecodeProblem, GpuEnvironment, Numerics, Operation, Outcome, SplitPolicy, Target, Variant,
     };
 
-    const TARGET: Target = Target::Sm90a;
+    pub(in crate::pipeline) const TARGET: Target = Target::Sm90a;
 
     fn kernel(problem: Problem, variant: Variant) -> KernelRecord {
         let facts = CompileFacts { registers: 96, instructions: 2000, ..CompileFacts::default() };
@@ -186,14 +187,14 @@ mod tests {
     }
 
     /// A made-up GPU: the generator's prediction, but wide blocks and deep tiles are better than that says.
-    fn us(kernel: &KernelRecord, shape: &nvkv_spec::Shape, split: SplitPolicy) -> f64 {
+    pub(in crate::pipeline) fn us(kernel: &KernelRecord, shape: &nvkv_spec::Shape, split: SplitPolicy) -> f64 {
         let facts = &kernel.compiled.as_ref().unwrap().facts;
         let predicted = predicted_us(&kernel.problem, &kernel.variant, split, shape, TARGET, facts);
         let Variant::Decode(v) = kernel.variant else { return predicted };
         predicted * (1.0 + 0.8 / f64::from(v.warps) + 4.0 / f64::from(v.tile_tokens))
     }
 
-    fn record(problems: &[Problem]) -> TimedTrials {
+    pub(in crate::pipeline) fn record(problems: &[Problem]) -> TimedTrials {
         let mut all = TimedTrials::default();
         for &problem in problems {
             let feasible = |v: &Variant| feasible(&problem, v, TARGET).is_ok();
@@ -253,6 +254,7 @@ mod tests {
             command: "nvkv-tune".into(),
             target: TARGET,
             preset: "quick".into(),
+            search: "exhaustive".into(),
             generator: "0.1.0".into(),
             nvrtc: "13.0".into(),
             environment: Some(environment.clone()),
@@ -277,7 +279,12 @@ mod tests {
         assert_eq!((place.target, &place.environment, place.trials), (TARGET, &environment, 3));
         let cases = recorded(&db.timed(TARGET, &EnvironmentKey::from(&environment)).unwrap(), TARGET);
         let [case] = &cases[..] else { panic!("one problem, one shape") };
-        assert_eq!((case.first.clone(), case.best_known.clone()), (vec![vec![3.0; 7], vec![2.0; 7]], vec![1.0, 2.0]));
+        let mut launches =
+            [(variants[0].key(), vec![vec![3.0; 7], vec![1.0; 41]], 1.0), (variants[1].key(), vec![vec![2.0; 7]], 2.0)];
+        launches.sort_by(|a, b| a.0.cmp(&b.0));
+        let [(_, a, best_a), (_, b, best_b)] = launches;
+        let (trials, best) = (vec![a, b], vec![best_a, best_b]);
+        assert_eq!((case.trials.clone(), case.best_known.clone()), (trials, best));
         let elsewhere = EnvironmentKey { name: "another".into(), sms: 1, driver: String::new() };
         assert!(db.timed(TARGET, &elsewhere).unwrap().trials.is_empty());
     }
