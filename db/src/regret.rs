@@ -105,8 +105,8 @@ impl Db {
     pub fn regrets(&self, filter: &WinnerFilter) -> Result<Vec<Regret>, DbError> {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
-            let shapes = shapes(c).await?;
-            regrets(c, filter, served(&field, &decide(&field.at_buckets), &shapes)?, &shapes).await
+            let named = Named::new(c).await?;
+            regrets(c, filter, served(&field, &decide(&field.at_buckets), &named)?, &named.shapes).await
         })
     }
 
@@ -114,9 +114,9 @@ impl Db {
     pub fn buckets(&self, filter: &WinnerFilter) -> Result<Buckets, DbError> {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
-            let (contests, shapes) = (decide(&field.at_buckets), shapes(c).await?);
-            let regrets = regrets(c, filter, served(&field, &contests, &shapes)?, &shapes).await?;
-            Ok(Buckets { serving: serving(c, &contests, &shapes).await?, regrets })
+            let (contests, named) = (decide(&field.at_buckets), Named::new(c).await?);
+            let regrets = regrets(c, filter, served(&field, &contests, &named)?, &named.shapes).await?;
+            Ok(Buckets { serving: serving(c, &contests, &named.shapes).await?, regrets })
         })
     }
 
@@ -247,7 +247,7 @@ struct Served<'a> {
 fn served<'a>(
     field: &'a Field,
     contests: &[Contest<'a>],
-    shapes: &HashMap<i64, Shape>,
+    Named { shapes, sms }: &Named,
 ) -> Result<Vec<Served<'a>>, sqlx::Error> {
     let mut winners: HashMap<(i64, i64), Vec<(Shape, &Contender)>> = HashMap::new();
     for Contest { winner, .. } in contests {
@@ -267,8 +267,8 @@ fn served<'a>(
         };
         let best = of_place.iter().min_by(|a, b| a.times.median_us.total_cmp(&b.times.median_us));
         for (bucket, winner) in winners.iter().filter(|(shape, _)| buckets.contains(shape)) {
-            let split =
-                winner.split_policy()?.zip(shapes.get(&place.shape)).map(|(split, shape)| split.at(bucket, shape));
+            let at_shape = shapes.get(&place.shape).zip(sms.get(&place.environment));
+            let split = winner.split_policy()?.zip(at_shape).map(|(split, (shape, sms))| split.at(bucket, shape, *sms));
             let mut at = None;
             for contender in of_place.iter().filter(|c| c.kernel_id == winner.kernel_id) {
                 if contender.split_policy()? == split {
@@ -292,7 +292,7 @@ pub(crate) async fn worst(
         return Ok(HashMap::new());
     }
     let mut worst = HashMap::new();
-    for Served { winner, at, best, .. } in served(field, contests, &shapes(c).await?)? {
+    for Served { winner, at, best, .. } in served(field, contests, &Named::new(c).await?)? {
         if at.role == Role::HeldOut {
             let regret = share(&at.times, &best.times);
             worst.entry(winner.trial).and_modify(|known: &mut f64| *known = known.max(regret)).or_insert(regret);
@@ -301,10 +301,23 @@ pub(crate) async fn worst(
     Ok(worst)
 }
 
-/// All shapes by their rows.
-async fn shapes(c: &mut SqliteConnection) -> Result<HashMap<i64, Shape>, sqlx::Error> {
-    let rows: Vec<(i64, Json<Shape>)> = sqlx::query_as("SELECT id, json FROM shapes").fetch_all(c).await?;
-    Ok(rows.into_iter().map(|(id, shape)| (id, shape.0)).collect())
+/// What rows stand for.
+struct Named {
+    /// All shapes.
+    shapes: HashMap<i64, Shape>,
+    /// SMs of all environments.
+    sms: HashMap<i64, u32>,
+}
+
+impl Named {
+    async fn new(c: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
+        let shapes: Vec<(i64, Json<Shape>)> = sqlx::query_as("SELECT id, json FROM shapes").fetch_all(&mut *c).await?;
+        let sms: Vec<(i64, u32)> = sqlx::query_as("SELECT id, sms FROM environments").fetch_all(c).await?;
+        Ok(Self {
+            shapes: shapes.into_iter().map(|(id, shape)| (id, shape.0)).collect(),
+            sms: sms.into_iter().collect(),
+        })
+    }
 }
 
 fn measured(contender: &Contender) -> Result<Measured, sqlx::Error> {

@@ -208,7 +208,9 @@ impl Runtime {
     ) -> impl Iterator<Item = (u32, SplitPolicy, Trust)> {
         let nearest = |rows: &Rows| rows.nearest(shape).map(|(distance, row)| (distance + apart, *row));
         let tuned = nearest(&entry.timed).or_else(|| nearest(&entry.predicted));
-        let split = |row: &Row| row.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(&row.shape, shape));
+        let split = |row: &Row| {
+            row.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(&row.shape, shape, self.sms()))
+        };
         let near = tuned.filter(|(distance, _)| *distance <= NEAR).map(|(distance, row)| {
             let trust = match row.trust {
                 crate::bundle::Trust::Predicted => Trust::Predicted { distance },

@@ -168,20 +168,40 @@ pub struct SplitLaunch {
     pub taper: u32,
 }
 
+/// What a block costs beside its tokens, in tokens (see [`SplitPolicy::at`]).
+const BLOCK_TOKENS: f64 = 384.0;
+/// Numbers of parts that [`SplitPolicy::at`] tries at most.
+const MOST_TRIED: u32 = 63;
+
 impl SplitPolicy {
-    /// What a policy that won at `tuned` becomes at another shape of the same bucket: parts so many, or so long, that
-    /// there are as many blocks in all, or a few fewer. They fill the SMs as they did.
-    pub fn at(self, tuned: &Shape, shape: &Shape) -> Self {
+    /// What a policy that won at `tuned` becomes at another shape of the same bucket, on a device of `sms` SMs.
+    ///
+    /// Of even parts there are as many blocks in all as won, up to twice as many: the number of parts N that is the least
+    /// of `ceil(blocks(N) / sms) / N * (1 + 384 N / context)`, the tokens of the busiest SM with what a block costs beside
+    /// them. It was fitted to winners of an H200 at 640 shapes between the tuned ones (`docs/measured/2026-11-30-regret.md`).
+    /// Parts of so many tokens become longer or shorter, so that the number of blocks stays.
+    pub fn at(self, tuned: &Shape, shape: &Shape, sms: u32) -> Self {
         let (Shape::Decode { batch: b, context: c, kv_heads: h, .. }, Shape::Decode { batch, context, kv_heads, .. }) =
             (*tuned, *shape)
         else {
             return self;
         };
+        if tuned == shape {
+            return self;
+        }
         let product = |sizes: &[u32]| sizes.iter().map(|&n| u128::from(n.max(1))).product::<u128>();
         let saturated = |n: u128| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
         match self {
             Self::Even { splits } => {
-                Self::Even { splits: saturated(product(&[splits, b, h]) / product(&[batch, kv_heads])) }
+                let (all, one) = (product(&[splits, b, h]), product(&[batch, kv_heads]));
+                let fewest = saturated(all / one);
+                let most = saturated((2 * all).div_ceil(one)).clamp(fewest, fewest.saturating_add(MOST_TRIED));
+                let busiest = |n: u32| {
+                    let blocks = (one * u128::from(n)).div_ceil(sms.max(1).into()) as f64;
+                    blocks / f64::from(n) * (1.0 + BLOCK_TOKENS * f64::from(n) / f64::from(context.max(1)))
+                };
+                let best = (fewest..=most).min_by(|&m, &n| busiest(m).total_cmp(&busiest(n)));
+                Self::Even { splits: best.unwrap_or(fewest) }
             }
             Self::Chunk { tokens, taper } => {
                 let work = product(&[tokens, batch, context, kv_heads]);
@@ -217,23 +237,41 @@ mod tests {
     use super::*;
     use crate::shape::Lengths;
 
+    fn shape(batch: u32, context: u32, kv_heads: u32) -> Shape {
+        Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal }
+    }
+
+    fn even(splits: u32) -> SplitPolicy {
+        SplitPolicy::Even { splits }
+    }
+
     #[test]
-    fn a_policy_keeps_its_number_of_blocks_at_other_shapes() {
-        let shape = |batch, context, kv_heads| Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal };
-        let tuned = shape(8, 8192, 8);
-        let even = |splits| SplitPolicy::Even { splits };
-        for (batch, kv_heads, splits) in [(8, 8, 4), (16, 8, 2), (12, 8, 2), (1, 8, 32), (64, 8, 1), (8, 16, 2)] {
-            let at = even(4).at(&tuned, &shape(batch, 50_000, kv_heads));
-            assert_eq!(at, even(splits), "{batch} requests, {kv_heads} heads");
-            assert!(splits * batch * kv_heads <= 4 * 64 || splits == 1);
+    fn even_parts_become_as_many_blocks_as_won_up_to_twice_and_leave_few_sms_idle() {
+        let tuned = shape(64, 16_384, 8);
+        assert_eq!(even(1).at(&tuned, &tuned, 132), even(1));
+        assert_eq!(even(5).at(&tuned, &tuned, 132), even(5), "what won stays where it won");
+        // 35 * 8 blocks are 2.1 an SM, and the busiest has 3; in four parts they are 8.5, and it has 9.
+        for (batch, context, splits) in [(32, 16_384, 2), (35, 10_624, 4), (128, 16_384, 1), (132, 16_384, 1)] {
+            assert_eq!(even(1).at(&tuned, &shape(batch, context, 8), 132), even(splits), "{batch} x {context}");
         }
-        // Parts of a quarter of the context stay that, and become longer where there are more requests.
-        let chunk = |tokens| SplitPolicy::Chunk { tokens, taper: 2 };
-        for (batch, context, tokens) in [(8, 8192, 2048), (8, 4096, 1024), (16, 8192, 4096), (4, 8192, 1024)] {
-            assert_eq!(chunk(2048).at(&tuned, &shape(batch, context, 8)), chunk(tokens), "{batch} x {context}");
+        for batch in 1..200 {
+            let SplitPolicy::Even { splits } = even(4).at(&shape(8, 8192, 8), &shape(batch, 8192, 8), 132) else {
+                panic!()
+            };
+            let blocks = splits * batch * 8;
+            assert!((splits == 1 || blocks <= 2 * 256 + batch * 8) && blocks + batch * 8 > 256, "{batch}: {splits}");
         }
         let huge = shape(u32::MAX, u32::MAX, u32::MAX);
-        assert_eq!(chunk(u32::MAX).at(&shape(1, 0, 1), &huge), chunk(u32::MAX));
-        assert_eq!(even(u32::MAX).at(&huge, &shape(1, 1, 1)), even(u32::MAX));
+        assert_eq!(even(u32::MAX).at(&huge, &shape(1, 1, 1), 132), even(u32::MAX));
+    }
+
+    #[test]
+    fn chunks_keep_the_number_of_blocks() {
+        let chunk = |tokens| SplitPolicy::Chunk { tokens, taper: 2 };
+        for (batch, context, tokens) in [(8, 8192, 2048), (8, 4096, 1024), (16, 8192, 4096), (4, 8192, 1024)] {
+            assert_eq!(chunk(2048).at(&shape(8, 8192, 8), &shape(batch, context, 8), 132), chunk(tokens));
+        }
+        let huge = shape(u32::MAX, u32::MAX, u32::MAX);
+        assert_eq!(chunk(u32::MAX).at(&shape(1, 0, 1), &huge, 132), chunk(u32::MAX));
     }
 }

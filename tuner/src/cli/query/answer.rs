@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 
 /// The kernel that answers, what its split becomes at the shape asked for, and how far its shape is from the one asked for, in doublings.
 fn found<'a>(query: &Query, answer: &'a Answer) -> Option<(&'a KernelRecord, Option<SplitPolicy>, f64)> {
-    let split_at = |split: Option<SplitPolicy>, tuned| split.map(|split| split.at(tuned, &query.shape));
+    let split_at = |split: Option<SplitPolicy>, tuned, sms| split.map(|split| split.at(tuned, &query.shape, sms));
     match answer {
         Answer::Exact { winner } => Some((&winner.kernel, winner.split, 0.0)),
-        Answer::Bucket { winner, distance } => Some((&winner.kernel, split_at(winner.split, &winner.shape), *distance)),
+        Answer::Bucket { winner, distance } => {
+            Some((&winner.kernel, split_at(winner.split, &winner.shape, winner.environment.sms), *distance))
+        }
         Answer::Predicted { winner, distance } => {
-            Some((&winner.kernel, split_at(winner.split, &winner.shape), *distance))
+            Some((&winner.kernel, split_at(winner.split, &winner.shape, query.target.facts().sms), *distance))
         }
         Answer::Miss { .. } => None,
     }

@@ -97,7 +97,7 @@ impl<'a> Timing<'a> {
         };
         let mut kernels: Vec<Ready<'a>> = field.kernels.iter().map(ready).collect();
         let candidates: Vec<&Candidate> = field.kernels.iter().map(|entrant| &entrant.candidate).collect();
-        let scope = (self.target, self.request.preset);
+        let scope = (self.target, self.request.preset, self.gpu.sms);
         let filter = winners_of(vec![field.problem], self.target, &self.gpu);
         let mut known = field.known.clone();
         for round in 1..=ROUNDS {
@@ -106,7 +106,7 @@ impl<'a> Timing<'a> {
             let settled = self.settled(&known.regrets)?;
             let mut due = Vec::new();
             for shape in held_out(&buckets) {
-                let servers = servers(serving, &candidates, &speaks_for(&buckets, &shape), shape);
+                let servers = servers(serving, &candidates, (&speaks_for(&buckets, &shape), shape), self.gpu.sms);
                 let is_done = |&(k, split): &Launched| self.recorder.is_done(candidates[k], shape, split);
                 if !settled.contains(&shape) || !servers.iter().all(is_done) {
                     due.push((shape, servers, entered(serving, &candidates, shape, scope)));
@@ -205,7 +205,7 @@ fn entered(
     serving: &[Serving],
     kernels: &[&Candidate],
     shape: Shape,
-    (target, preset): (Target, Preset),
+    (target, preset, sms): (Target, Preset, u32),
 ) -> Vec<Launched> {
     let mut launches: Vec<Launched> = Vec::new();
     for server in serving {
@@ -218,7 +218,7 @@ fn entered(
                 launches.extend(splits.into_iter().map(|split| (kernel, split)));
             }
             if *part != Part::Default {
-                launches.push((kernel, split_at(server, bucket, &shape)));
+                launches.push((kernel, split_at(server, bucket, &shape, sms)));
             }
         }
         if *is_default {
@@ -239,11 +239,16 @@ fn buckets(serving: &[Serving]) -> Vec<Shape> {
 }
 
 /// The winners of `buckets`, as they are launched at `shape`.
-fn servers(serving: &[Serving], kernels: &[&Candidate], buckets: &[Shape], shape: Shape) -> Vec<Launched> {
+fn servers(
+    serving: &[Serving],
+    kernels: &[&Candidate],
+    (buckets, shape): (&[Shape], Shape),
+    sms: u32,
+) -> Vec<Launched> {
     let mut servers = Vec::new();
     for server in serving {
         let won = buckets.iter().filter(|&&bucket| server.at.contains(&(bucket, Part::Winner)));
-        let launch = |bucket| Some((index(server, kernels)?, split_at(server, bucket, &shape)));
+        let launch = |bucket| Some((index(server, kernels)?, split_at(server, bucket, &shape, sms)));
         servers.extend(won.filter_map(launch));
     }
     servers
@@ -255,8 +260,8 @@ fn index(server: &Serving, kernels: &[&Candidate]) -> Option<usize> {
 }
 
 /// What the split that serves `bucket` becomes at `shape`. An append has none.
-fn split_at(server: &Serving, bucket: &Shape, shape: &Shape) -> SplitPolicy {
-    server.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(bucket, shape))
+fn split_at(server: &Serving, bucket: &Shape, shape: &Shape, sms: u32) -> SplitPolicy {
+    server.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(bucket, shape, sms))
 }
 
 fn split_line(regret: &Regret) -> String {
@@ -365,7 +370,7 @@ mod tests {
             serving(3, 80, (far, Part::Winner)),
         ];
         let between = shape(64, 8192);
-        let mut launches = entered(&serving, &kernels, between, (target, preset));
+        let mut launches = entered(&serving, &kernels, between, (target, preset, 132));
         let mut expected = vec![(0, even(77)), (2, even(79))];
         expected.push((1, default_split(&problem, &default.variant, &between, target)));
         let of_shape = splits(&problem, &kernels[0].variant, &between, target, preset);
@@ -376,7 +381,7 @@ mod tests {
         assert_eq!(launches, expected);
         let between_servers = speaks_for(&buckets(&serving), &between);
         assert_eq!(
-            (servers(&serving, &kernels, &between_servers, between), between_servers),
+            (servers(&serving, &kernels, (&between_servers, between), 132), between_servers),
             (vec![(0, even(77))], vec![here])
         );
     }
