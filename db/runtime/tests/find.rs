@@ -37,7 +37,8 @@ fn the_nearest_tuned_shape_serves_with_its_split_and_this_shapes_grid() {
     let runtime = opened(&fixture::small());
     let found = runtime.find(&problem(), &decode(16, 16_384)).unwrap();
     assert_eq!(found.trust, Trust::Bucket { distance: 2.0, regret: None });
-    assert_eq!(found.launch.grid, [8, 16, 8]);
+    // 8 parts won for 8 requests: 4 for 16 are as many blocks.
+    assert_eq!(found.launch.grid, [8, 16, 4]);
     assert_eq!(found.kernel.id, fixture::small().kernels[0].id, "batch 8 is nearer to 16 than 64");
     let mut manifest = fixture::small();
     manifest.kernels[0].selections[4].regret = Some(0.03);
@@ -57,12 +58,12 @@ fn far_from_every_tuned_shape_the_default_variant_fills_the_device() {
     assert_eq!(found.kernel.id, fixture::small().kernels[1].id);
     // 132 SMs of an H200, 2 blocks each, over 8 KV heads.
     assert_eq!((found.launch.max_splits, found.launch.min_split_tokens), (33, 1));
-    // Where the default kernel failed, the nearest serves.
+    // Where the default kernel failed, the nearest serves: 64 parts won, 66 are four blocks for each of 132 SMs.
     let mut manifest = fixture::small();
     manifest.kernels[1].is_default = false;
     let runtime = opened(&manifest);
     let found = runtime.find(&problem(), &far).unwrap();
-    assert_eq!((found.trust, found.launch.max_splits), (Trust::Fallback, 64));
+    assert_eq!((found.trust, found.launch.max_splits), (Trust::Fallback, 66));
 }
 
 #[test]

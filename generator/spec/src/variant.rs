@@ -178,7 +178,7 @@ impl SplitPolicy {
     ///
     /// Of even parts there are as many blocks in all as won, up to twice as many: the number of parts N that is the least
     /// of `ceil(blocks(N) / sms) / N * (1 + 384 N / context)`, the tokens of the busiest SM with what a block costs beside
-    /// them. It was fitted to winners of an H200 at 640 shapes between the tuned ones (`docs/measured/2026-11-30-regret.md`).
+    /// them, fitted to what an H200 took between the tuned shapes (`docs/measured/2026-11-30-regret.md`).
     /// Parts of so many tokens become longer or shorter, so that the number of blocks stays.
     pub fn at(self, tuned: &Shape, shape: &Shape, sms: u32) -> Self {
         let (Shape::Decode { batch: b, context: c, kv_heads: h, .. }, Shape::Decode { batch, context, kv_heads, .. }) =
