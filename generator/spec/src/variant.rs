@@ -196,9 +196,10 @@ impl SplitPolicy {
                 let (all, one) = (product(&[splits, b, h]), product(&[batch, kv_heads]));
                 let fewest = saturated(all / one);
                 let most = saturated((2 * all).div_ceil(one)).clamp(fewest, fewest.saturating_add(MOST_TRIED));
+                let (one, sms, context) = (one as f64, f64::from(sms.max(1)), f64::from(context.max(1)));
                 let busiest = |n: u32| {
-                    let blocks = (one * u128::from(n)).div_ceil(sms.max(1).into()) as f64;
-                    blocks / f64::from(n) * (1.0 + BLOCK_TOKENS * f64::from(n) / f64::from(context.max(1)))
+                    let n = f64::from(n);
+                    (one * n / sms).ceil() / n * (1.0 + BLOCK_TOKENS * n / context)
                 };
                 let best = (fewest..=most).min_by(|&m, &n| busiest(m).total_cmp(&busiest(n)));
                 Self::Even { splits: best.unwrap_or(fewest) }

@@ -4,9 +4,10 @@
 //! decide, where the record has a run-off. The truth is the record's best launch by the same rule over all.
 
 use super::cost::{SAMPLE_MS, TRIAL_MS};
-use super::timing::{RUNOFF, RUNOFF_SAMPLES};
+use super::plan::runoff_ms;
+use super::timing::RUNOFF;
 use crate::search::{Answers, Knowledge, ROUND_SAMPLES, Recorded, Search, Strategy};
-use nvkv_spec::Problem;
+use nvkv_spec::{Problem, Shape};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -108,9 +109,8 @@ impl Ran {
         Self { loss, timed, samples: taken.iter().sum(), asked }
     }
 
-    fn ms(asked: usize, samples: usize) -> u64 {
-        let runoff = (RUNOFF + 1) as u64 * (TRIAL_MS + u64::from(RUNOFF_SAMPLES) * SAMPLE_MS);
-        asked as u64 * TRIAL_MS + samples as u64 * SAMPLE_MS + runoff
+    fn ms(shape: Shape, asked: usize, samples: usize) -> u64 {
+        asked as u64 * TRIAL_MS + samples as u64 * SAMPLE_MS + runoff_ms(&[shape])
     }
 }
 
@@ -140,8 +140,8 @@ impl Tally {
         let sums = [[ran.timed.len(), all], [ran.samples, samples]];
         (0..2).for_each(|i| self.trials[i] += sums[0][i]);
         (0..2).for_each(|i| self.samples[i] += sums[1][i]);
-        self.ms[0] += Ran::ms(ran.asked, ran.samples);
-        self.ms[1] += Ran::ms(all, samples);
+        self.ms[0] += Ran::ms(case.shape, ran.asked, ran.samples);
+        self.ms[1] += Ran::ms(case.shape, all, samples);
     }
 
     fn score(self, strategy: Strategy, start: Start) -> Score {
