@@ -25,6 +25,12 @@ pub enum DbError {
         /// Where.
         path: PathBuf,
     },
+    /// What is there took up trials while its replacement was made of an older state.
+    #[error("{} was written to meanwhile, and stays as it is; merge again when nobody tunes into it", .path.display())]
+    Changed {
+        /// Where.
+        path: PathBuf,
+    },
     /// A name that SQLite would take for something else than a file.
     #[error(
         "--db {} names no file, so trials would be lost at the end; give the path of a file (./{0} if that is its name)",

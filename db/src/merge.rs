@@ -5,6 +5,7 @@ use crate::{Db, DbError, filesystem};
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What a merge made.
@@ -76,13 +77,16 @@ impl Db {
     /// Of two versions of one row (a copy was taken while its run went on) the later one holds.
     ///
     /// # Errors
-    /// [`DbError::Exists`]; [`DbError::Busy`] where the output to be replaced is in use; those of [`Self::open`] and
+    /// [`DbError::Exists`], also where another process makes the output meanwhile; [`DbError::Changed`] where it records in
+    /// one that is to be replaced; [`DbError::Busy`] where that is in use; those of [`Self::open`] and
     /// [`Self::open_read_only`], each with the path of the file at fault.
     pub fn merge(inputs: &[PathBuf], output: &Path, replace: bool) -> Result<Merged, DbError> {
         crate::error::require_file(output)?;
-        if output.exists() && !replace {
-            return Err(DbError::Exists { path: output.to_path_buf() });
-        }
+        let before = match (output.exists(), replace) {
+            (true, false) => return Err(DbError::Exists { path: output.to_path_buf() }),
+            (true, true) => Some(read_any_version(output)?.size()?),
+            (false, _) => None,
+        };
         let folder = filesystem::folder(output);
         let cannot = |action: &str| {
             let reason = format!("cannot {action} the folder {}", folder.display());
@@ -105,12 +109,41 @@ impl Db {
         let counts = result.run(async |c| unite(c, inputs.len()).await).map_err(told)?;
         drop(result); // closed: it is in one file now
         File::open(&merged).and_then(|file| file.sync_all()).map_err(cannot("write to"))?;
-        // Held for itself while it is replaced: who uses it would write into a file without a name.
-        let held = output.exists().then(|| open_with(output, ALONE)).transpose()?;
-        std::fs::rename(&merged, output).map_err(cannot("write to"))?;
-        drop(held);
+        put_in_place(&merged, output, before)?.map_err(cannot("write to"))?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(cannot("sync"))?;
         Ok(counts)
+    }
+}
+
+/// Renames `merged` to `output`: one that was there with these rows is replaced, if nothing was recorded in it since; where
+/// none was, none that appeared since is.
+fn put_in_place(merged: &Path, output: &Path, before: Option<Size>) -> Result<std::io::Result<()>, DbError> {
+    let path = || output.to_path_buf();
+    let Some(before) = before else {
+        let placed = tempfile::TempPath::try_from_path(merged).and_then(|m| Ok(m.persist_noclobber(output)?));
+        return match placed {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(DbError::Exists { path: path() }),
+            other => Ok(other),
+        };
+    };
+    // Held for itself while it is replaced: who uses it would write into a file without a name.
+    let held = open_with(output, ALONE)?;
+    if held.size()? != before {
+        return Err(DbError::Changed { path: path() });
+    }
+    let placed = std::fs::rename(merged, output);
+    drop(held);
+    Ok(placed)
+}
+
+/// Runs, trials and samples of a database: each only ever grows.
+type Size = (i64, i64, i64);
+
+impl Db {
+    fn size(&self) -> Result<Size, DbError> {
+        let counts =
+            "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM trials), (SELECT count(*) FROM samples)";
+        self.run(async |c| sqlx::query_as(counts).fetch_one(c).await)
     }
 }
 
@@ -229,6 +262,44 @@ async fn execute(c: &mut SqliteConnection, statement: String) -> Result<(), sqlx
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NewRun;
+
+    /// What another process recorded while a merge was at work is not replaced by it.
+    #[test]
+    fn an_output_that_changed_or_appeared_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let merged = || {
+            drop(Db::open(&at("merged.sqlite")).unwrap());
+            at("merged.sqlite")
+        };
+        let output = at("output.sqlite");
+        let run = NewRun {
+            started_at: "2026-11-30T10:00:00Z".into(),
+            command: "nvkv-tune".into(),
+            target: nvkv_spec::Target::Sm90a,
+            preset: "quick".into(),
+            search: "exhaustive".into(),
+            generator: "0.1.0".into(),
+            nvrtc: "13.0".into(),
+            environment: None,
+            measurement_policy: None,
+        };
+        let mut db = Db::open(&output).unwrap();
+        let before = db.size().unwrap();
+        db.begin_run(&run).unwrap();
+        let recorded = db.size().unwrap();
+        drop(db);
+        let error = put_in_place(&merged(), &output, Some(before)).unwrap_err();
+        assert!(matches!(error, DbError::Changed { .. }), "{error}");
+        let error = put_in_place(&merged(), &output, None).unwrap_err();
+        assert!(matches!(error, DbError::Exists { .. }), "{error}");
+        assert_eq!(Db::open(&output).unwrap().size().unwrap(), recorded);
+        put_in_place(&merged(), &output, Some(recorded)).unwrap().unwrap();
+        assert_eq!(Db::open(&output).unwrap().size().unwrap(), before);
+        put_in_place(&merged(), &at("new.sqlite"), None).unwrap().unwrap();
+        assert!(at("new.sqlite").exists() && !at("merged.sqlite").exists());
+    }
 
     /// A table or a reference that a migration adds must be told to this file, or a merge would lose its rows.
     #[test]

@@ -1,7 +1,7 @@
 //! One lookup: the winner for a problem and a shape, with how far it can be trusted.
 
 use crate::{Db, DbError, EnvironmentKey, PredictedWinner, Winner, WinnerFilter};
-use nvkv_spec::bucket::nearest;
+use nvkv_spec::bucket::{NEAR, nearest};
 use nvkv_spec::{Problem, Shape, Target};
 use serde::Serialize;
 use sqlx::types::Json;
@@ -54,8 +54,19 @@ pub enum Answer {
     },
 }
 
+/// No tuned shape is near.
+fn far(query: &Query, shape: &Shape, distance: f64) -> Answer {
+    let why = format!(
+        "no tuned shape is within {NEAR} doublings of {}: the nearest is {}, {distance:.1} away; an engine takes the \
+         problem's default kernel there",
+        query.shape.key(),
+        shape.key(),
+    );
+    Answer::Miss { why, nearest: None }
+}
+
 impl Db {
-    /// The best answer to `query`: exact, else the nearest tuned shape, else predicted, else a miss.
+    /// The best answer to `query`: exact, else the nearest tuned shape, else predicted; a miss where none is within [`NEAR`].
     /// Of equally near shapes the smaller answers, of equal shapes the later trial.
     pub fn query(&self, query: &Query) -> Result<Answer, DbError> {
         let filter = WinnerFilter {
@@ -67,11 +78,17 @@ impl Db {
         let mut winners = self.winners(&filter)?;
         winners.sort_by_key(|w| Reverse(w.trial));
         if let Some((distance, winner)) = nearest(winners, |w| w.shape, &query.shape) {
+            if distance > NEAR {
+                return Ok(far(query, &winner.shape, distance));
+            }
             return Ok(if distance == 0.0 { Answer::Exact { winner } } else { Answer::Bucket { winner, distance } });
         }
         let mut predicted = self.predicted_winners(&filter)?;
         predicted.sort_by_key(|w| Reverse(w.trial));
         if let Some((distance, winner)) = nearest(predicted, |w| w.shape, &query.shape) {
+            if distance > NEAR {
+                return Ok(far(query, &winner.shape, distance));
+            }
             return Ok(Answer::Predicted { winner, distance });
         }
         self.miss(query)

@@ -90,8 +90,11 @@ fn a_prediction_answers_only_where_nothing_was_timed() {
     assert_eq!(distance, 2.0);
 
     let on_gpu = db.begin_run(&run(Some(gpu("GPU-1", "580.1")))).unwrap();
-    db.record(on_gpu, &at(shape(1, 1024), 10.0)).unwrap();
+    db.record(on_gpu, &at(shape(16, 4096), 10.0)).unwrap();
     assert!(matches!(db.query(&ask(shape(64, 4096))).unwrap(), Answer::Bucket { .. }));
+    // Beyond three doublings an engine takes the default kernel.
+    let (why, nearest) = miss(&db, &ask(shape(256, 4096)));
+    assert!(why.contains("the nearest is b16-c4096-h8, 4.0 away") && nearest.is_none(), "{why}");
 }
 
 #[test]

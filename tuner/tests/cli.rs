@@ -1034,22 +1034,26 @@ fn a_query_says_how_far_its_answer_is_how_to_launch_it_and_how_to_tune_it() {
     };
     let near = String::from_utf8(query("64", &[])).unwrap();
     assert!(near.contains("launch ") && !near.contains("doublings"), "{near}");
-    let far = String::from_utf8(query("1024", &[])).unwrap();
-    assert!(far.contains("t64-h8, the nearest shape (4.00 doublings away)"), "{far}");
+    let far = String::from_utf8(query("256", &[])).unwrap();
+    assert!(far.contains("t64-h8, the nearest shape (2.00 doublings away)"), "{far}");
     let tune = far.lines().find_map(|line| line.strip_prefix("to tune it nvkv-tune ")).unwrap().to_string();
 
-    let json: Value = serde_json::from_slice(&query("1024", &["--json"])).unwrap();
-    assert_eq!((&json["trust"], &json["distance_doublings"]), (&"predicted".into(), &4.0.into()));
+    let farther = "query --arch sm_100 --op append --head-dim 64 --page-size 16 --dtype f16 --tokens 1024";
+    let said = contains("no tuned shape is within 3 doublings of t1024-h8: the nearest is t64-h8, 4.0 away");
+    place.nvkv().args(farther.split(' ')).assert().code(1).stdout(said);
+
+    let json: Value = serde_json::from_slice(&query("256", &["--json"])).unwrap();
+    assert_eq!((&json["trust"], &json["distance_doublings"]), (&"predicted".into(), &2.0.into()));
     assert_eq!(json["problem"], "append-nvfp4-d64-p16-f16-linear");
     assert_eq!(json["tune_with"], format!("nvkv-tune {tune}"));
     let kernels = place.manifest()["kernels"].as_array().unwrap().clone();
     let kernel = kernels.iter().find(|kernel| kernel["id"] == json["kernel"]).unwrap();
     assert_eq!(json["launch"]["threads"], kernel["launch"]["threads"]);
-    let blocks = 1024 * 4 / kernel["launch"]["items_per_block"].as_u64().unwrap();
+    let blocks = 256 * 4 / kernel["launch"]["items_per_block"].as_u64().unwrap();
     assert_eq!(json["launch"]["grid"], serde_json::json!([blocks, 8, 1]));
 
     place.nvkv().args(tune.split(' ')).assert().code(0);
-    let tuned: Value = serde_json::from_slice(&query("1024", &["--json"])).unwrap();
+    let tuned: Value = serde_json::from_slice(&query("256", &["--json"])).unwrap();
     assert_eq!(tuned["distance_doublings"], 0.0, "the command that was named answers the question");
     let decode = "query --arch sm_100 --head-dim 128 --group 8 --page-size 16 --batch 1 --context 64";
     let miss = contains("nvkv-tune --arch sm_100").and(contains("append-").not());

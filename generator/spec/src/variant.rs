@@ -176,7 +176,7 @@ const MOST_TRIED: u32 = 63;
 impl SplitPolicy {
     /// What a policy that won at `tuned` becomes at another shape of the same bucket, on a device of `sms` SMs.
     ///
-    /// Of even parts there are as many blocks in all as won, up to twice as many: the number of parts N that is the least
+    /// Of even parts there are as many blocks in all as won, up to about twice as many: the number of parts N that is the least
     /// of `ceil(blocks(N) / sms) / N * (1 + 384 N / context)`, the tokens of the busiest SM with what a block costs beside
     /// them, fitted to what an H200 took between the tuned shapes (`docs/measured/2026-11-30-regret.md`).
     /// Parts of so many tokens become longer or shorter, so that the number of blocks stays.

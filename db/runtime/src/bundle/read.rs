@@ -30,7 +30,11 @@ pub enum Unreadable {
         source: serde_json::Error,
     },
     /// It was written by another nvkv.
-    #[error("{}: schema {found} is none that this nvkv reads ({OLDEST_SCHEMA} to {SCHEMA}); use a newer nvkv, or tune again", path.display())]
+    #[error(
+        "{}: schema {found} is none that this nvkv reads (it reads {SCHEMA}); use {} nvkv, or tune again",
+        path.display(),
+        if *found > SCHEMA { "a newer" } else { "the older" }
+    )]
     Schema {
         /// Where.
         path: PathBuf,
