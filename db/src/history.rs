@@ -1,6 +1,6 @@
 //! What was tried on boards of one model, in the order recorded: what a search learns from, and goes on from.
 
-use crate::row::KernelRow;
+use crate::row::NumberedKernelRow;
 use crate::trials::{apart, samples_by_trial};
 use crate::{Db, DbError, EnvironmentKey, KernelRecord, Moment, RunId, TrialId};
 use nvkv_spec::{Shape, SplitPolicy, Target};
@@ -29,13 +29,6 @@ pub struct PastTrial {
     pub driver: String,
     /// Times of single calls, µs, in the order taken; none where it failed.
     pub samples: Vec<f64>,
-}
-
-#[derive(FromRow)]
-struct PastKernelRow {
-    kernel: i64,
-    #[sqlx(flatten)]
-    record: KernelRow,
 }
 
 #[derive(FromRow)]
@@ -97,7 +90,7 @@ impl Db {
             .bind(board.sms)
             .fetch_all(&mut *connection)
             .await?;
-            let kernels: Vec<PastKernelRow> = sqlx::query_as(
+            let kernels: Vec<NumberedKernelRow> = sqlx::query_as(
                 "SELECT * FROM kernel_records
                  WHERE target = ?2 AND kernel IN (SELECT kernel FROM trials WHERE id > coalesce(?1, 0))",
             )

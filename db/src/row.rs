@@ -28,6 +28,14 @@ pub(crate) struct KernelRow {
     instructions: Option<u32>,
 }
 
+/// A row of the view `kernel_records` with the kernel's number.
+#[derive(FromRow)]
+pub(crate) struct NumberedKernelRow {
+    pub kernel: i64,
+    #[sqlx(flatten)]
+    pub record: KernelRow,
+}
+
 impl KernelRow {
     pub(crate) fn record(self) -> Result<KernelRecord, sqlx::Error> {
         Ok(KernelRecord {

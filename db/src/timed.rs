@@ -1,6 +1,6 @@
 //! Every timed trial with its samples: what a search can learn from, and what a replay is made of.
 
-use crate::row::{EnvironmentRow, KernelRow, target};
+use crate::row::{EnvironmentRow, NumberedKernelRow, target};
 use crate::trials::{apart, samples_by_trial};
 use crate::{Db, DbError, EnvironmentKey, KernelRecord};
 use nvkv_spec::{GpuEnvironment, Shape, SplitPolicy, Target};
@@ -54,13 +54,6 @@ struct PlaceRow {
 }
 
 #[derive(FromRow)]
-struct TimedKernelRow {
-    kernel: i64,
-    #[sqlx(flatten)]
-    record: KernelRow,
-}
-
-#[derive(FromRow)]
 struct TrialRow {
     id: i64,
     kernel: i64,
@@ -99,7 +92,7 @@ impl Db {
     /// was asked for: elsewhere only those that win there were timed.
     pub fn timed(&self, target: Target, environment: &EnvironmentKey) -> Result<TimedTrials, DbError> {
         self.run(async |connection| {
-            let kernels: Vec<TimedKernelRow> = sqlx::query_as(
+            let kernels: Vec<NumberedKernelRow> = sqlx::query_as(
                 "SELECT * FROM kernel_records
                  WHERE target = ? AND cubin_hash IS NOT NULL AND kernel IN (SELECT id FROM live_kernels)",
             )

@@ -38,14 +38,19 @@ impl Tune {
         self.candidates[n].source.id.clone()
     }
 
-    /// Runs it with these faults; gives the end of the run, and its recorder.
-    pub(super) fn run(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
-        let (progress, stop) = (Progress::new(0), Stop::new(None));
+    /// A run of it, begun.
+    fn begin(&self) -> (Board, Toolchain, Recorder, Cache) {
         let board = self.request.machine.boards().remove(0);
         let toolchain = Toolchain { nvrtc: "13.0".into(), generator: "0".into() };
         let run = new_run(&self.request, &toolchain, Some(&board.environment));
-        let mut recorder = Recorder::begin(&self.request.db, &run, &self.candidates).unwrap();
-        let cache = Cache::new(&self.request.out, Target::Sm90a, "13.0");
+        let recorder = Recorder::begin(&self.request.db, &run, &self.candidates).unwrap();
+        (board, toolchain, recorder, Cache::new(&self.request.out, Target::Sm90a, "13.0"))
+    }
+
+    /// Runs it with these faults; gives the end of the run, and its recorder.
+    pub(super) fn run(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
+        let (progress, stop) = (Progress::new(0), Stop::new(None));
+        let (board, toolchain, mut recorder, cache) = self.begin();
         let (sender, built) = channel();
         let pending: Vec<_> = self.candidates.iter().filter(|c| recorder.failed_before(c).is_none()).collect();
         for &candidate in &pending {
@@ -65,11 +70,7 @@ impl Tune {
     /// Measures its buckets with these faults.
     pub(super) fn measure_buckets(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
         let (progress, stop) = (Progress::new(0), Stop::new(None));
-        let board = self.request.machine.boards().remove(0);
-        let toolchain = Toolchain { nvrtc: "13.0".into(), generator: "0".into() };
-        let run = new_run(&self.request, &toolchain, Some(&board.environment));
-        let mut recorder = Recorder::begin(&self.request.db, &run, &self.candidates).unwrap();
-        let cache = Cache::new(&self.request.out, Target::Sm90a, "13.0");
+        let (board, _, mut recorder, cache) = self.begin();
         let fields = held_out::fields(&self.request, &recorder, &cache).unwrap();
         let worker = fake::worker(self.folder.path(), &board.environment, faults);
         let mut timing = Timing::with_worker((&self.request, board), worker, &mut recorder, (&progress, &stop));
