@@ -1,4 +1,5 @@
-//! What can go wrong with a database file: each with its cause and the next step.
+//! What can go wrong with a database file: each with its cause and the next step. How a file is named is the caller's
+//! affair (an option, an argument, a parameter of the runtime), so no option is named.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ pub enum DbError {
         path: PathBuf,
     },
     /// The file cannot be opened or made.
-    #[error("cannot open the database {}: {reason}; give another place with --db", .path.display())]
+    #[error("cannot open the database {}: {reason}; name another file", .path.display())]
     CannotOpen {
         /// Where.
         path: PathBuf,
@@ -20,7 +21,7 @@ pub enum DbError {
         reason: String,
     },
     /// A result would take the place of what is there.
-    #[error("{} exists; give another place, or replace it with --force", .path.display())]
+    #[error("{} exists; name another file, or replace it with --force", .path.display())]
     Exists {
         /// Where.
         path: PathBuf,
@@ -33,7 +34,7 @@ pub enum DbError {
     },
     /// A name that SQLite would take for something else than a file.
     #[error(
-        "--db {} names no file, so trials would be lost at the end; give the path of a file (./{0} if that is its name)",
+        "`{}` names no file, so trials would be lost at the end; give the path of a file (./{0} if that is its name)",
         .path.display()
     )]
     NotAFile {
@@ -42,7 +43,7 @@ pub enum DbError {
     },
     /// The file or its folder cannot be written.
     #[error(
-        "the database {} is read-only; make the file and its folder writable, or give another place with --db",
+        "the database {} is read-only; make the file and its folder writable, or name another file",
         .path.display()
     )]
     ReadOnly {
@@ -70,15 +71,15 @@ pub enum DbError {
         detail: String,
     },
     /// A SQLite database of another program.
-    #[error("{} is a database of another program; nothing was changed. Give another place with --db", .path.display())]
+    #[error("{} is a database of another program; nothing was changed. Name another file", .path.display())]
     Foreign {
         /// Where.
         path: PathBuf,
     },
     /// Made by a newer nvkv.
     #[error(
-        "the database {} has schema {found}, this nvkv knows up to {known}; upgrade nvkv, or give another place \
-         with --db", .path.display()
+        "the database {} has schema {found}, this nvkv knows up to {known}; upgrade nvkv, or name another file",
+        .path.display()
     )]
     NewerSchema {
         /// Where.
@@ -104,7 +105,7 @@ pub enum DbError {
     },
     /// The schema could not be brought up to date.
     #[error(
-        "cannot bring the schema of {} up to date: {source}; nothing was changed. Give another place with --db, or \
+        "cannot bring the schema of {} up to date: {source}; nothing was changed. Name another file, or \
          read it with the nvkv that made it", .path.display()
     )]
     Migration {
@@ -125,7 +126,7 @@ pub enum DbError {
     },
     /// The disk failed to read or write.
     #[error("the disk fails under the database {}: {detail}; what was recorded is kept. Check the disk, quotas and `ulimit -f`, or \
-         give another place with --db", .path.display())]
+         name a file on another disk", .path.display())]
     Disk {
         /// Where.
         path: PathBuf,
@@ -134,8 +135,8 @@ pub enum DbError {
     },
     /// Another process holds the file for longer than the time limit.
     #[error(
-        "the database {} is held by another process (another nvkv-tune?); wait for it to end, or give another \
-         place with --db", .path.display()
+        "the database {} is held by another process (another nvkv-tune?); wait for it to end, or name another file",
+        .path.display()
     )]
     Busy {
         /// Where.
@@ -151,8 +152,8 @@ pub enum DbError {
     },
     /// Anything else that SQLite or a row's decoding says.
     #[error(
-        "the database {} is not as nvkv made it: {source}. If another program changed it, restore a copy or give \
-         another place with --db; if none did, this is a defect of nvkv", .path.display()
+        "the database {} is not as nvkv made it: {source}. If another program changed it, restore a copy or name \
+         another file; if none did, this is a defect of nvkv", .path.display()
     )]
     Sql {
         /// Where.
@@ -200,11 +201,15 @@ impl DbError {
     }
 }
 
-/// Refuses what SQLite reads as a database in memory, or as a URI whose options decide what it is.
+/// Refuses what SQLite reads as a database in memory, or as a URI whose options decide what it is; and a folder, which it
+/// opens for reading and then takes for a failing disk.
 pub(crate) fn require_file(path: &Path) -> Result<(), DbError> {
     let text = path.to_string_lossy();
     if text.is_empty() || text.starts_with(":memory:") || text.starts_with("file:") {
         return Err(DbError::NotAFile { path: path.to_path_buf() });
+    }
+    if path.is_dir() {
+        return Err(DbError::CannotOpen { path: path.to_path_buf(), reason: "it is a folder".into() });
     }
     Ok(())
 }
@@ -223,7 +228,6 @@ pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
 /// SQLite says only that it cannot: the file system may know why.
 fn cannot_open(path: &Path) -> String {
     match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => "it is a folder".into(),
         Ok(_) => "no permission to read it, or to write its folder".into(),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => "no permission to make it in its folder".into(),
         Err(e) => e.to_string(),

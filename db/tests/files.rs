@@ -126,7 +126,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
     let (_folder, path) = place();
     filled(&path);
     execute(&path, "INSERT INTO _sqlx_migrations VALUES (900, 'from the future', '2030-01-01', true, x'00', 0)");
-    let words = ["schema 900", &format!("up to {}", newest()), "upgrade nvkv", "--db"];
+    let words = ["schema 900", &format!("up to {}", newest()), "upgrade nvkv", "name another file"];
     assert!(matches!(refused(&path, &words), DbError::NewerSchema { found: 900, .. }));
     assert!(matches!(Db::open_read_only(&path), Err(DbError::NewerSchema { found: 900, .. })));
 }
@@ -187,7 +187,7 @@ fn with_schema_2(path: &Path, from: &Path) {
 fn another_programs_database_is_refused_and_untouched() {
     let (_folder, path) = place();
     execute(&path, "CREATE TABLE bookmarks (url TEXT)");
-    assert!(matches!(refused(&path, &["another program", "--db"]), DbError::Foreign { .. }));
+    assert!(matches!(refused(&path, &["another program", "Name another file"]), DbError::Foreign { .. }));
     assert!(matches!(Db::open_read_only(&path), Err(DbError::Foreign { .. })));
 }
 
@@ -215,7 +215,10 @@ fn a_database_without_its_tables_is_told_with_the_next_step() {
     execute(&path, "DROP VIEW contenders");
     let db = Db::open_read_only(&path).unwrap();
     let error = db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap_err().to_string();
-    assert!(error.contains("contenders") && error.contains("--db") && error.contains("restore"), "{error}");
+    assert!(
+        error.contains("contenders") && error.contains("name another file") && error.contains("restore"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -230,7 +233,13 @@ fn a_missing_file_is_not_made_by_reading() {
 fn a_folder_in_the_way_is_named() {
     let (folder, path) = place();
     std::fs::create_dir(&path).unwrap();
-    refused(&path, &["it is a folder"]);
+    refused(&path, &["it is a folder", "name another file"]);
+    let read = Db::open_read_only(&path).map(|_| ()).unwrap_err();
+    let merged = Db::merge(&[folder.path().join("a")], &path, true).unwrap_err();
+    let input = Db::merge(std::slice::from_ref(&path), &folder.path().join("a"), true).unwrap_err();
+    for error in [read, merged, input] {
+        assert!(matches!(&error, DbError::CannotOpen { reason, .. } if reason == "it is a folder"), "{error}");
+    }
     std::fs::write(folder.path().join("file"), "").unwrap();
     refused(&folder.path().join("file/nvkv.sqlite"), &["cannot make the folder"]);
 }
@@ -244,7 +253,7 @@ fn child_without_rights() {
     let winners = |db: Db| db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap().len();
     assert_eq!(winners(Db::open_read_only(path).unwrap()), 1);
     let error = Db::open(path).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("read-only") && error.contains("--db"), "{error}");
+    assert!(error.contains("read-only") && error.contains("name another file"), "{error}");
     let new = path.with_file_name("new.sqlite");
     let error = Db::open(&new).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("no permission to make it"), "{error}");
