@@ -16,7 +16,7 @@ pub enum Verdict {
     Ambiguous,
     /// B takes less time, beyond noise.
     Faster,
-    /// Within noise, and not beyond the threshold.
+    /// Within noise, and not beyond the threshold; or the samples are the same ones.
     Same,
 }
 
@@ -115,7 +115,7 @@ fn pair<'a>(a: &'a [Winner], b: &'a [Winner]) -> Option<(&'a Winner, &'a Winner)
 }
 
 fn compare(a: &Winner, b: &Winner, threshold: f64) -> Difference {
-    let verdict = verdict(&a.times, &b.times, threshold);
+    let verdict = if is_one_trial(a, b) { Verdict::Same } else { verdict(&a.times, &b.times, threshold) };
     let (a, b) = (Side::from(a), Side::from(b));
     let same_winner = (&a.kernel_id, a.split) == (&b.kernel_id, b.split);
     Difference {
@@ -127,6 +127,13 @@ fn compare(a: &Winner, b: &Winner, threshold: f64) -> Difference {
         a,
         b,
     }
+}
+
+/// Whether both winners rest on the samples of one trial, as in copies of a database: the same launch, on the same board at
+/// the same moment, with the same times.
+fn is_one_trial(a: &Winner, b: &Winner) -> bool {
+    let launch = |winner: &Winner| (winner.kernel.key(), winner.split);
+    launch(a) == launch(b) && (&a.environment, &a.created_at, a.times) == (&b.environment, &b.created_at, b.times)
 }
 
 fn verdict(a: &Times, b: &Times, threshold: f64) -> Verdict {

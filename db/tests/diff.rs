@@ -55,6 +55,25 @@ fn noise_that_may_hide_a_difference_is_ambiguous() {
 }
 
 #[test]
+fn the_samples_of_one_trial_are_the_same_however_few_and_those_of_another_are_not() {
+    let ((_a, a), (folder, b)) = (place(), place());
+    for path in [&a, &b] {
+        let (mut db, run) = common::tuning(path);
+        db.record(run, &timed(4, &[100.0])).unwrap(); // one sample: an error of 1 %
+        std::thread::sleep(std::time::Duration::from_millis(2)); // trials of another moment
+    }
+    let [copy, merged] = ["copy", "merged"].map(|name| folder.path().join(name));
+    std::fs::copy(&a, &copy).unwrap();
+    Db::merge(std::slice::from_ref(&a), &merged, false).unwrap();
+    let verdict = |b: &Path| {
+        let open = |path: &Path| Db::open_read_only(path).unwrap();
+        diff(&open(&a), &open(b), 0.03).unwrap().remove(0).difference.unwrap().verdict
+    };
+    let verdicts = [&a, &copy, &merged, &b].map(|b| verdict(b));
+    assert_eq!(verdicts, [Verdict::Same, Verdict::Same, Verdict::Same, Verdict::Ambiguous]);
+}
+
+#[test]
 fn agreement_is_the_same_winner_or_near_ties_of_each_other() {
     let near = compared(&[(4, 4096, 100.0), (8, 4096, 100.2)], &[(4, 4096, 100.2), (8, 4096, 100.0), (8, 8192, 1.0)]);
     assert!(near[0].difference.as_ref().unwrap().agree);
