@@ -4,7 +4,8 @@
 //!
 //! **History.** Trials are added, never changed or deleted. A trial's key is its kernel (target, id,
 //! source, NVRTC), shape, split and platform (boards of one model under one driver, or none); the view
-//! `current_trials` keeps one of each key: a failure, else what was measured with the most samples, else the latest.
+//! `current_trials` keeps one of each key: a failure, else what was measured in the most rounds, then with the most
+//! samples, else the latest.
 //! Later means by a hybrid logical clock (`0005_history.sql`), not by the machine's. A kernel whose id has
 //! since been rendered to another source, or compiled by another NVRTC, is stale: its trials stay, and win
 //! nothing.
@@ -23,6 +24,7 @@
 //! committed metadata for every build, and cannot infer which columns of a view are null. Every
 //! statement is run by a test instead.
 
+mod aside;
 mod carry;
 mod contest;
 mod db;

@@ -1,5 +1,6 @@
 //! Merging: the union of several databases, as one.
 
+use crate::aside::{self, Aside};
 use crate::open::{Access, QUICK_TIMEOUT, check_pages, open_with, read_any_version};
 use crate::{Db, DbError, filesystem};
 use serde::Serialize;
@@ -66,12 +67,13 @@ impl Db {
     /// Writes the union of the databases `inputs` to `output`: associative, commutative and idempotent, in the rows
     /// themselves and so in the winners. The inputs stay as they are, may be in use, and may be of an older schema; the
     /// output appears whole, or not at all. One that exists is replaced where `replace` says so (it may be an input too).
+    /// What a killed merge left beside the output is removed, on a local file system.
     ///
     /// Nothing is dropped: both sides of a conflict are in the result, and the views decide by evidence, as they do in
     /// a database that was never merged. Of the trials of one key (kernel, shape, split, platform):
     /// 1. a failure holds until it is released;
     /// 2. a measured trial holds before one that was carried over, and both before a prediction;
-    /// 3. more samples before fewer;
+    /// 3. more rounds of measuring before fewer, then more samples before fewer (`0008_rounds.sql`);
     /// 4. the later before the earlier, by the hybrid logical clock of `0005_history.sql`, then by the run's identity.
     ///
     /// Of two versions of one row (a copy was taken while its run went on) the later one holds.
@@ -96,7 +98,8 @@ impl Db {
             }
         };
         std::fs::create_dir_all(folder).map_err(cannot("make"))?;
-        let aside = tempfile::Builder::new().prefix(".merge-").tempdir_in(folder).map_err(cannot("write to"))?;
+        aside::remove_stale(folder);
+        let aside = Aside::new(folder).map_err(cannot("write to"))?;
         let merged = aside.path().join("merged.sqlite");
         let result = open_with(&merged, ALONE)?;
         let told = |e| at(output, e);
@@ -262,7 +265,7 @@ async fn execute(c: &mut SqliteConnection, statement: String) -> Result<(), sqlx
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NewRun;
+    use crate::open::tests::run;
 
     /// What another process recorded while a merge was at work is not replaced by it.
     #[test]
@@ -274,20 +277,9 @@ mod tests {
             at("merged.sqlite")
         };
         let output = at("output.sqlite");
-        let run = NewRun {
-            started_at: "2026-11-30T10:00:00Z".into(),
-            command: "nvkv-tune".into(),
-            target: nvkv_spec::Target::Sm90a,
-            preset: "quick".into(),
-            search: "exhaustive".into(),
-            generator: "0.1.0".into(),
-            nvrtc: "13.0".into(),
-            environment: None,
-            measurement_policy: None,
-        };
         let mut db = Db::open(&output).unwrap();
         let before = db.size().unwrap();
-        db.begin_run(&run).unwrap();
+        db.begin_run(&run(String::new())).unwrap();
         let recorded = db.size().unwrap();
         drop(db);
         let error = put_in_place(&merged(), &output, Some(before)).unwrap_err();

@@ -202,7 +202,7 @@ fn log_is_pending(path: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::NewRun;
     use nvkv_spec::Target;
@@ -216,7 +216,8 @@ mod tests {
         (folder, path)
     }
 
-    fn run(command: String) -> NewRun {
+    /// A run on no GPU.
+    pub(crate) fn run(command: String) -> NewRun {
         NewRun {
             started_at: "2026-11-29T10:00:00Z".into(),
             command,

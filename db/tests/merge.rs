@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{failed, gpu, place, predicted, run, shape, timed};
+use common::{calm, failed, gpu, place, predicted, record_rounds, run, shape, timed};
 use nvkv_db::{Db, DbError, NewRun, TrialRecord, WinnerFilter};
 use nvkv_spec::{Outcome, Target};
 use proptest::prelude::*;
@@ -80,7 +80,13 @@ fn play(path: &Path, steps: &[Step]) {
                     _ => timed(*warps, &samples),
                 };
                 let place = trial.shape.map(|_| shape(*batch, 4096));
-                db.record(last, &TrialRecord { shape: place, is_default: *warps == 1, ..trial }).unwrap();
+                let trial = TrialRecord { shape: place, is_default: *warps == 1, ..trial };
+                if *end == 3 {
+                    let rounds: Vec<_> = samples.iter().map(|&us| vec![us]).collect();
+                    record_rounds(&mut db, last, trial, &rounds);
+                } else {
+                    db.record(last, &trial).unwrap();
+                }
             }
         }
     }
@@ -218,6 +224,30 @@ fn more_samples_decide_and_a_failure_on_one_board_bars_the_kernel_on_its_twin() 
     assert_eq!(Db::open(&a).unwrap().winners(&WinnerFilter::of(Target::Sm90a)).unwrap().len(), 1);
     let names = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     assert!(names.into_iter().all(|name| !name.contains("merge")), "something is left behind");
+}
+
+/// An older policy took all samples in one round, which says nothing of what differs between rounds.
+#[test]
+fn more_rounds_hold_before_more_samples_in_any_order_of_recording() {
+    let (folder, old) = place();
+    let new = folder.path().join("new.sqlite");
+    filled(&old, "GPU-1", &[timed(4, &[10.0; 41])]);
+    let (mut db, id) = common::tuning(&new);
+    record_rounds(&mut db, id, timed(4, &[]), &calm(12.0));
+    drop(db);
+    for inputs in [[old.clone(), new.clone()], [new.clone(), old.clone()]] {
+        let merged = folder.path().join("merged.sqlite");
+        Db::merge(&inputs, &merged, true).unwrap();
+        let winner = Db::open_read_only(&merged).unwrap().winners(&WinnerFilter::of(Target::Sm90a)).unwrap().remove(0);
+        assert_eq!((winner.times.rounds, winner.times.samples), (5, 40), "{:?}", winner.times);
+    }
+    // Recorded later, in one round, it does not supersede either; a round more does.
+    let (mut db, id) = common::tuning(&new);
+    let winner = |db: &Db| db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap().remove(0).times;
+    db.record(id, &timed(4, &[10.0; 100])).unwrap();
+    assert_eq!(winner(&db).samples, 40);
+    record_rounds(&mut db, id, timed(4, &[]), &[&calm(11.0)[..], &[vec![11.0]]].concat());
+    assert_eq!((winner(&db).rounds, winner(&db).samples), (6, 41));
 }
 
 /// Sets the clock of every trial forward by an hour, as if the machine's had been wrong and was then set right.
