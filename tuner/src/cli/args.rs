@@ -179,6 +179,35 @@ pub struct Scope {
     pub lists: Lists,
 }
 
+/// Which rows of a database are asked for.
+#[derive(Args, Clone, Debug)]
+pub struct RowArgs {
+    /// Target such as sm_90, or `native`: the GPU that is there [default: all in the database]
+    #[arg(long, value_name = "ARCH", value_parser = arch)]
+    arch: Option<Arch>,
+    /// Only rows whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub only: String,
+}
+
+impl RowArgs {
+    /// The target; none where all are asked for.
+    pub fn target(&self) -> anyhow::Result<Option<Target>> {
+        match self.arch {
+            None => Ok(None),
+            Some(Arch::Named(target)) => Ok(Some(target)),
+            Some(Arch::Native) => Ok(Some(super::tune::machine(Arch::Native)?.target)),
+        }
+    }
+
+    /// What is asked for, after a noun: nothing, ` for sm_90a`, ` whose name contains ...`, or both.
+    pub fn words(&self, target: Option<Target>) -> String {
+        let target = target.map_or(String::new(), |target| format!(" for {target}"));
+        let only = if self.only.is_empty() { String::new() } else { format!(" whose name contains `{}`", self.only) };
+        target + &only
+    }
+}
+
 /// Where trials are kept.
 #[derive(Args, Clone, Debug)]
 pub struct DbArgs {

@@ -1,7 +1,7 @@
 //! `nvkv-tune regret`: what is lost where a shape is served from the nearest tuned one.
 
-use super::args::{self, Arch, DbArgs};
-use super::{Done, NOTHING, print, print_json, tune};
+use super::args::{DbArgs, RowArgs};
+use super::{Done, NOTHING, print, print_json};
 use crate::report::data::name;
 use crate::report::regret::{Summary, csv, json, table};
 use nvkv_db::{Db, DbError, EnvironmentKey, Regret, WinnerFilter};
@@ -13,12 +13,8 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     db: DbArgs,
-    /// Target such as sm_90, or `native`: the GPU that is there [default: all in the database]
-    #[arg(long, value_name = "ARCH", value_parser = args::arch)]
-    arch: Option<Arch>,
-    /// Only buckets whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
+    #[command(flatten)]
+    rows: RowArgs,
     /// Print CSV, a line a bucket and shape
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -30,31 +26,40 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Done {
     let db = Db::open_read_only(&args.db.db)?;
-    let wanted = match args.arch {
-        None => None,
-        Some(Arch::Named(target)) => Some(target),
-        Some(Arch::Native) => Some(tune::machine(Arch::Native)?.target),
-    };
+    let wanted = args.rows.target()?;
     let (mut winners, mut regrets) = (Vec::new(), Vec::new());
     for target in targets(&db)?.into_iter().filter(|target| wanted.is_none_or(|wanted| wanted == *target)) {
         winners.extend(db.winners(&WinnerFilter::of(target))?);
         regrets.extend(db.regrets(&WinnerFilter::of(target))?);
     }
-    winners.retain(|w| name(&w.kernel.problem, Some(&w.shape)).contains(&args.only));
-    regrets.retain(|r| name(&r.problem, Some(&r.bucket)).contains(&args.only));
+    let all = winners.len();
+    winners.retain(|w| name(&w.kernel.problem, Some(&w.shape)).contains(&args.rows.only));
+    regrets.retain(|r| name(&r.problem, Some(&r.bucket)).contains(&args.rows.only));
     let summary = Summary::new(&winners, &regrets);
     if args.json {
         print_json(&json(&summary, &regrets))?;
     } else if args.csv {
         print(&csv(&regrets)?)?;
-    } else {
+    } else if !winners.is_empty() {
         print(&(tables(&regrets) + &summary.text() + "\n"))?;
     }
     if regrets.is_empty() {
-        eprintln!("`nvkv-tune --held-out` measures buckets between the tuned shapes, on a GPU");
+        eprintln!("{}", args.nothing(wanted, winners.len(), all));
         return Ok(ExitCode::from(NOTHING));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// Why there is no row, and the next step, where `named` of the `timed` winners of the target were asked for.
+    fn nothing(&self, target: Option<Target>, named: usize, timed: usize) -> String {
+        let none = || format!("{} has no timed winner{}", self.db.db.display(), self.rows.words(target));
+        match (named, timed) {
+            (0, 0) => format!("{}; `nvkv-tune --held-out` times kernels, where a GPU is", none()),
+            (0, _) => format!("{}; without --only it has {timed}", none()),
+            _ => "`nvkv-tune --held-out` measures buckets between the tuned shapes, on a GPU".into(),
+        }
+    }
 }
 
 /// The targets of what was timed.

@@ -1,7 +1,7 @@
 //! `nvkv-tune report`: what a database holds, as a page for people or as data for programs.
 
-use super::args::{self, Arch, BadArguments, DbArgs};
-use super::{Done, NOTHING, print, tune};
+use super::args::{BadArguments, DbArgs, RowArgs};
+use super::{Done, NOTHING, print};
 use crate::folder::write_synced;
 use crate::pipeline::now;
 use crate::report::data::{Records, Report};
@@ -21,12 +21,8 @@ pub struct Args {
     format: Option<Format>,
     #[command(flatten)]
     db: DbArgs,
-    /// Target such as sm_90, or `native`: the GPU that is there [default: all in the database]
-    #[arg(long, value_name = "ARCH", value_parser = args::arch)]
-    arch: Option<Arch>,
-    /// Only rows whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
+    #[command(flatten)]
+    rows: RowArgs,
 }
 
 /// What a report is written as.
@@ -56,13 +52,10 @@ impl Format {
 /// Runs the command.
 pub fn run(args: &Args) -> Done {
     let format = args.format()?;
-    let target = args.arch.map(|arch| match arch {
-        Arch::Named(target) => Ok(target),
-        Arch::Native => tune::machine(Arch::Native).map(|machine| machine.target),
-    });
-    let records = Records::read(&Db::open_read_only(&args.db.db)?, target.transpose()?, &args.only)?;
+    let target = args.rows.target()?;
+    let records = Records::read(&Db::open_read_only(&args.db.db)?, target, &args.rows.only)?;
     if records.trials.is_empty() {
-        eprintln!("{} has no trial that was asked for: `nvkv-tune` records them", args.db.db.display());
+        eprintln!("{} has no trial{}: `nvkv-tune` records them", args.db.db.display(), args.rows.words(target));
         return Ok(ExitCode::from(NOTHING));
     }
     let text = match format {

@@ -61,17 +61,20 @@ impl Summary {
     /// In words, without a full stop.
     pub fn text(&self) -> String {
         let Self { buckets, measured, small, split, .. } = self;
-        let (Some(largest), Some(median)) = (self.largest, self.median) else {
-            return format!("none of {buckets} buckets was measured");
+        let measured = match (self.largest, self.median) {
+            (Some(largest), Some(median)) => format!(
+                "{measured} of {buckets} buckets measured: regret {} at most, median {}, {} ({small}) with at most {}",
+                percent(largest),
+                percent(median),
+                percent(*small as f64 / *measured as f64),
+                percent(MOST_REGRET),
+            ),
+            _ => format!("none of {buckets} buckets was measured"),
         };
-        format!(
-            "{measured} of {buckets} buckets measured: regret {} at most, median {}, {} ({small}) with at most {}; \
-             {split} split off",
-            percent(largest),
-            percent(median),
-            percent(*small as f64 / *measured as f64),
-            percent(MOST_REGRET),
-        )
+        match split {
+            0 => measured,
+            n => format!("{measured}; {n} split off, and what served there before (verdict `split`) is not counted"),
+        }
     }
 }
 
@@ -124,43 +127,39 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// The columns of the CSV, which has a header: times and their standard errors in µs, the regret as a share of the best
-/// time.
-fn fields(regret: &Regret) -> [(&'static str, Value); 17] {
-    let Regret { target, environment, problem, bucket, shape, winner, best, .. } = regret;
-    [
-        ("target", json!(target)),
-        ("gpu", json!(environment.name)),
-        ("driver", json!(environment.driver)),
-        ("problem", json!(problem.key())),
-        ("bucket", json!(bucket.key())),
-        ("at", json!(shape.key())),
-        ("winner", json!(variant(winner))),
-        ("winner_split", json!(winner.split.map(|split| split.to_string()))),
-        ("winner_us", json!(winner.times.median_us)),
-        ("winner_error_us", json!(winner.times.error_us)),
-        ("best", json!(variant(best))),
-        ("best_split", json!(best.split.map(|split| split.to_string()))),
-        ("best_us", json!(best.times.median_us)),
-        ("best_error_us", json!(best.times.error_us)),
-        ("regret", json!(regret.share())),
-        ("within_noise", json!(regret.is_noise())),
-        ("verdict", json!(verdict(regret))),
-    ]
-}
+/// A column: its name, and a row's value in it.
+type Column = (&'static str, fn(&Regret) -> Value);
 
-/// The rows as CSV.
+/// The columns of the CSV: times and their standard errors in µs, the regret as a share of the best time.
+const COLUMNS: [Column; 17] = [
+    ("target", |r| json!(r.target)),
+    ("gpu", |r| json!(r.environment.name)),
+    ("driver", |r| json!(r.environment.driver)),
+    ("problem", |r| json!(r.problem.key())),
+    ("bucket", |r| json!(r.bucket.key())),
+    ("at", |r| json!(r.shape.key())),
+    ("winner", |r| json!(variant(&r.winner))),
+    ("winner_split", |r| json!(r.winner.split.map(|split| split.to_string()))),
+    ("winner_us", |r| json!(r.winner.times.median_us)),
+    ("winner_error_us", |r| json!(r.winner.times.error_us)),
+    ("best", |r| json!(variant(&r.best))),
+    ("best_split", |r| json!(r.best.split.map(|split| split.to_string()))),
+    ("best_us", |r| json!(r.best.times.median_us)),
+    ("best_error_us", |r| json!(r.best.times.error_us)),
+    ("regret", |r| json!(r.share())),
+    ("within_noise", |r| json!(r.is_noise())),
+    ("verdict", |r| json!(verdict(r))),
+];
+
+/// The rows as CSV with a header.
 ///
 /// # Errors
 /// Never in memory, by the writer's contract.
 pub fn csv(regrets: &[Regret]) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for (n, regret) in regrets.iter().enumerate() {
-        let fields = fields(regret);
-        if n == 0 {
-            writer.write_record(fields.iter().map(|(name, _)| name))?;
-        }
-        writer.write_record(fields.iter().map(|(_, value)| super::export::text(value)))?;
+    writer.write_record(COLUMNS.iter().map(|(name, _)| name))?;
+    for regret in regrets {
+        writer.write_record(COLUMNS.iter().map(|(_, value)| super::export::text(&value(regret))))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
@@ -176,4 +175,21 @@ pub fn json(summary: &Summary, regrets: &[Regret]) -> Value {
         row
     };
     json!({ "summary": summary, "rows": regrets.iter().map(row).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_says_which_rows_it_leaves_out() {
+        let none = Summary { buckets: 4, measured: 2, largest: Some(0.06), median: Some(0.03), small: 1, split: 0 };
+        assert!(none.text().ends_with("50.0 % (1) with at most 5.0 %"), "{}", none.text());
+        let unmeasured = Summary { measured: 0, largest: None, median: None, small: 0, ..none.clone() };
+        for summary in [none, unmeasured] {
+            let two = Summary { split: 2, ..summary.clone() }.text();
+            let end = "; 2 split off, and what served there before (verdict `split`) is not counted";
+            assert_eq!(two, format!("{}{end}", summary.text()));
+        }
+    }
 }
