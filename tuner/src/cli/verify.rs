@@ -4,7 +4,7 @@ mod results;
 
 use super::args::DbArgs;
 use super::{Done, NOTHING, print, print_json};
-use crate::bundle::{self, Kernel, Manifest, Problems, Selection};
+use crate::bundle::{self, Kernel, Manifest, Problems, Selection, Trust};
 use crate::pipeline::choices::Choice;
 use crate::worker::Depth;
 use nvkv_db::{Db, DbError, KernelKey, WinnerFilter};
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Done {
 fn verify(args: &Args, folder: PathBuf) -> anyhow::Result<Verdict> {
     let manifest = bundle::read(&folder)?;
     let mut problems = bundle::check(&folder, &manifest);
-    let kernels_in_database = against_database(&args.db.db, &manifest, &mut problems)?;
+    let kernels_in_database = against_database(&args.db.db, &folder, &manifest, &mut problems)?;
     let mut ran_on = RanOn::Nothing;
     // Damaged code is not run.
     if problems.is_empty() {
@@ -106,7 +106,7 @@ fn report(verdict: &Verdict) -> anyhow::Result<()> {
 
 /// Adds the kernels whose row in the database names another cubin or other facts; gives the number of rows compared.
 /// A bundle may come from elsewhere, so a kernel that the database does not know is no fault.
-fn against_database(path: &Path, manifest: &Manifest, problems: &mut Problems) -> anyhow::Result<usize> {
+fn against_database(path: &Path, folder: &Path, manifest: &Manifest, problems: &mut Problems) -> anyhow::Result<usize> {
     let db = match Db::open_read_only(path) {
         Err(DbError::Missing { .. }) => {
             eprintln!("note: no database at {}, so rows are not compared", path.display());
@@ -114,7 +114,9 @@ fn against_database(path: &Path, manifest: &Manifest, problems: &mut Problems) -
         }
         db => db?,
     };
-    note_other_winners(&db, manifest)?;
+    let winners = winners(&db, manifest.target)?;
+    note_timed_winners(&winners, path, folder, manifest);
+    note_other_winners(&winners, manifest);
     let mut compared = 0;
     for kernel in &manifest.kernels {
         let key = KernelKey {
@@ -133,16 +135,46 @@ fn against_database(path: &Path, manifest: &Manifest, problems: &mut Problems) -
     Ok(compared)
 }
 
-/// Says where the database has another winner than the bundle, or another time: no fault, since a bundle may come
-/// from another machine or be older, but worth a look.
-fn note_other_winners(db: &Db, manifest: &Manifest) -> anyhow::Result<()> {
-    let filter = WinnerFilter::of(manifest.target);
+/// Every winner of the database, by times and by predictions.
+fn winners(db: &Db, target: Target) -> Result<Vec<Choice>, DbError> {
+    let filter = WinnerFilter::of(target);
     let timed = db.winners(&filter)?.into_iter().map(|winner| Choice::Timed(Box::new(winner)));
     let predicted = db.predicted_winners(&filter)?.into_iter().map(|winner| Choice::Predicted(Box::new(winner)));
-    let winners: Vec<_> = timed.chain(predicted).collect();
+    Ok(timed.chain(predicted).collect())
+}
+
+/// Those at the problem and shape of a selection, of this trust.
+fn at<'a>(
+    winners: &'a [Choice],
+    (kernel, s): (&'a Kernel, &'a Selection),
+    trust: Trust,
+) -> impl Iterator<Item = &'a Choice> {
+    winners.iter().filter(move |w| w.trust() == trust && w.shape() == s.shape && w.problem() == kernel.problem)
+}
+
+/// Says how the bundle comes by the times that the database `db` has where the bundle has predictions.
+fn note_timed_winners(winners: &[Choice], db: &Path, folder: &Path, manifest: &Manifest) {
+    let is_timed = |place: &(&Kernel, &Selection)| at(winners, *place, Trust::Timed).next().is_some();
+    let predicted = manifest.selections().filter(|(_, s)| s.trust == Trust::Predicted);
+    let timed = predicted.filter(is_timed).count();
+    if timed > 0 {
+        let out = folder.parent().filter(|out| !out.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        eprintln!(
+            "note: {timed} of {} selections are predicted, and the database has timed winners there: `nvkv-tune --arch {} \
+             --db {} --out {}` writes the bundle again with them, and needs no GPU for that",
+            manifest.selections().count(),
+            manifest.target,
+            db.display(),
+            out.display()
+        );
+    }
+}
+
+/// Says where the database has another winner than the bundle, or another time: no fault, since a bundle may come
+/// from another machine or be older, but worth a look.
+fn note_other_winners(winners: &[Choice], manifest: &Manifest) {
     let differs = |(kernel, s): &(&Kernel, &Selection)| {
-        let here = winners.iter().filter(|w| w.shape() == s.shape && w.problem() == kernel.problem);
-        let mut here = here.filter(|w| w.trust() == s.trust).peekable();
+        let mut here = at(winners, (kernel, s), s.trust).peekable();
         here.peek().is_some() && !here.any(|w| agrees(kernel, s, w))
     };
     let differing = manifest.selections().filter(differs).count();
@@ -152,7 +184,6 @@ fn note_other_winners(db: &Db, manifest: &Manifest) -> anyhow::Result<()> {
              another machine, or was changed; tune again to write a new one"
         );
     }
-    Ok(())
 }
 
 fn agrees(kernel: &Kernel, selection: &Selection, winner: &Choice) -> bool {

@@ -10,7 +10,8 @@ pub fn check(kernel: &Kernel, selection: &Selection) -> Problems {
     if !super::kernel::exists(&kernel.problem, &kernel.variant) {
         return Problems::new(); // told of the kernel; nothing follows from it
     }
-    let problems = check_launch(kernel, selection).into_iter().chain(check_trust(kernel, selection));
+    let problems = [check_launch(kernel, selection), check_trust(kernel, selection), check_regret(selection)];
+    let problems = problems.into_iter().flatten();
     problems.map(|what| format!("{}, the selection at {}: {what}", kernel.id, selection.shape.key())).collect()
 }
 
@@ -48,4 +49,14 @@ fn check_trust(kernel: &Kernel, selection: &Selection) -> Option<String> {
     }
     let unfounded = selection.trust == Trust::Timed && !matches!(kernel.evidence, Evidence::VerifiedOnGpu { .. });
     unfounded.then(|| format!("timed, it says, but {} was never run on a GPU", kernel.id))
+}
+
+/// The regret of a bucket is a time over the best one, less one, and was measured.
+fn check_regret(selection: &Selection) -> Option<String> {
+    let regret = selection.regret?;
+    if selection.trust != Trust::Timed {
+        return Some("it is predicted, and has a regret, which only a measurement tells".into());
+    }
+    let possible = regret.is_finite() && regret >= 0.0;
+    (!possible).then(|| format!("its regret is {regret}; none is faster than the best, so it is 0 or more"))
 }
