@@ -285,12 +285,63 @@ fn buckets_are_measured_on_a_gpu_only() {
     let place = Place::new();
     let held_out = |arguments: &[&str]| place.tune().arg("--held-out").args(arguments).assert().code(2);
     held_out(&[]).stderr(contains("--held-out").and(contains("a GPU of sm_100a")));
-    held_out(&["--plan"]).stderr(contains("--held-out"));
+    // A plan needs no GPU; between 64 and 256 tokens is 128.
+    let plan = |shapes: &str| {
+        let arguments = ["--batch", shapes, "--held-out", "--plan"];
+        place.nvkv().args(TINY).args(arguments).assert().code(0).stderr(contains("and what comes of these decides"))
+    };
+    plan("64,256").stdout(contains("at 2 shapes, and about 1 between them"));
+    plan("64").stdout(contains("at 1 shape\n"));
+    // What contradicts itself is told first, whether a GPU is here or not.
+    for target in [&TINY[..2], &[]] {
+        let shard = place.nvkv().args(target).args(["--held-out", "--shard", "0/2"]).assert().code(2);
+        shard.stderr(contains("a shard has a part of them").and(contains("GPU").not()));
+    }
     assert!(place.files().is_empty(), "found out before anything is written");
+}
+
+#[test]
+fn a_regret_without_rows_says_why_and_what_would_give_some() {
+    let place = Place::new();
     place.nvkv().arg("regret").assert().code(1).stderr(contains("no database at db/nvkv.sqlite"));
     timed_database(&place, "timed.sqlite", 10.0);
-    let regret = place.nvkv().args(["regret", "--db", "timed.sqlite"]).assert().code(1);
-    regret.stdout(contains("none of 1 buckets was measured")).stderr(contains("nvkv-tune --held-out"));
+    drop(Db::open(&place.path("empty.sqlite")).unwrap());
+    let regret =
+        |db: &str, arguments: &[&str]| place.nvkv().args(["regret", "--db", db]).args(arguments).assert().code(1);
+    regret("timed.sqlite", &[])
+        .stdout(contains("none of 1 buckets was measured"))
+        .stderr(contains("`nvkv-tune --held-out` measures buckets between the tuned shapes"));
+    regret("timed.sqlite", &["--only", "b64"])
+        .stdout("")
+        .stderr("timed.sqlite has no timed winner whose name contains `b64`; without --only it has 1\n");
+    for (db, arguments, words) in
+        [("timed.sqlite", &["--arch", "sm_100"][..], " for sm_100a"), ("empty.sqlite", &[], "")]
+    {
+        let said = format!("{db} has no timed winner{words}; `nvkv-tune --held-out` times kernels, where a GPU is\n");
+        regret(db, arguments).stdout("").stderr(said);
+    }
+    regret("empty.sqlite", &["--csv"]).stdout(is_match("^target,gpu,driver,.*,verdict\n$").unwrap());
+    let none = place.nvkv().args(["report", "--db", "timed.sqlite", "--only", "b64"]).assert().code(1);
+    none.stderr(contains("timed.sqlite has no trial whose name contains `b64`: "));
+}
+
+/// What only reads a database names what is in its place, and an option only where the command has it.
+#[test]
+fn a_folder_in_a_databases_place_is_told() {
+    let place = Place::new();
+    fs::create_dir(place.path("folder")).unwrap();
+    let commands: [(&[&str], i32); 5] = [
+        (&["regret", "--db", "folder"], 1),
+        (&["report", "--db", "folder"], 1),
+        (&["replay", "folder"], 1),
+        (&["diff", "folder", "folder"], 2),
+        (&["merge", "folder", "-o", "merged.sqlite"], 1),
+    ];
+    for (arguments, code) in commands {
+        let said = place.nvkv().args(arguments).assert().code(code);
+        said.stderr("error: cannot open the database folder: it is a folder; name another file\n");
+    }
+    assert!(!place.path("merged.sqlite").exists());
 }
 
 #[test]
@@ -572,10 +623,15 @@ fn winner(manifest: &Value) -> usize {
 
 /// Changes the manifest of sm_100a, and its digest with it, as one would who means to.
 fn rewrite(place: &Place, manifest: &Value) {
+    rewrite_bundle(&place.path("kernels-out/sm_100a"), manifest);
+}
+
+/// The same of the bundle in a folder.
+fn rewrite_bundle(folder: &Path, manifest: &Value) {
     let bytes = serde_json::to_vec_pretty(manifest).unwrap();
     let digest = format!("{}  manifest.json\n", blake3::hash(&bytes).to_hex());
-    fs::write(place.path("kernels-out/sm_100a/manifest.json"), bytes).unwrap();
-    fs::write(place.path("kernels-out/sm_100a/manifest.b3"), digest).unwrap();
+    fs::write(folder.join("manifest.json"), bytes).unwrap();
+    fs::write(folder.join("manifest.b3"), digest).unwrap();
 }
 
 /// A path in the manifest (`/winner` is the kernel that has a selection), what is put there, and what `verify` says then.
@@ -639,6 +695,10 @@ fn a_decode_bundle_has_a_fallback_and_verify_finds_every_lie_in_its_manifest() {
         rewrite(&place, &twice);
         place.nvkv().arg("verify").assert().code(1).stdout(contains("there twice"));
     }
+    let mut measured = manifest.clone();
+    measured["kernels"][winner]["selections"][0]["regret"] = 0.5.into();
+    rewrite(&place, &measured);
+    place.nvkv().arg("verify").assert().code(1).stdout(contains("it is predicted, and has a regret"));
     // A number that nothing else tells.
     let mut faster = manifest.clone();
     faster["kernels"][winner]["selections"][0]["predicted_us"] = 0.5.into();
@@ -971,8 +1031,18 @@ fn an_unwritable_folder_is_found_out_at_the_start() {
         .assert()
         .code(1)
         .stderr(contains("file/kernels").and(contains("--out")));
-    place.tune().args(["--db", "file/db.sqlite"]).assert().code(1).stderr(contains("file").and(contains("--db")));
-    place.tune().args(["--db", ":memory:"]).assert().code(1).stderr(contains(":memory:").and(contains("--db")));
+    place
+        .tune()
+        .args(["--db", "file/db.sqlite"])
+        .assert()
+        .code(1)
+        .stderr(contains("file").and(contains("name another file")));
+    place
+        .tune()
+        .args(["--db", ":memory:"])
+        .assert()
+        .code(1)
+        .stderr(contains(":memory:").and(contains("path of a file")));
 }
 
 #[test]
@@ -1182,6 +1252,36 @@ fn an_engine_learns_what_a_bucket_costs_from_the_bundle_and_from_the_database() 
         let nvkv_runtime::Trust::Bucket { distance, .. } = trust(128) else { panic!("it is held out") };
         assert_eq!(distance, 1.0);
     }
+    let verify = || place.nvkv().args(["verify", "--db", "none"]).assert();
+    verify().code(0);
+    let mut lie: Value = serde_json::from_slice(&fs::read(bundle.join("manifest.json")).unwrap()).unwrap();
+    let kernel = winner(&lie);
+    let regret = &mut lie["kernels"][kernel]["selections"][0]["regret"];
+    assert!(regret.as_f64().is_some(), "{regret}");
+    *regret = (-0.1).into();
+    rewrite_bundle(&bundle, &lie);
+    verify().code(1).stdout(contains("its regret is -0.1"));
+}
+
+#[test]
+fn verify_says_how_a_predicted_bundle_comes_by_the_times_of_the_database() {
+    let place = Place::new();
+    let arguments = ["--arch", "sm_90", "--batch", "64", "--db", "predicted.sqlite"];
+    place.nvkv().args(arguments).args(&TINY[2..]).assert().code(0);
+    let verify = |db: &str| place.nvkv().args(["verify", "--db", db]).assert(); // `timed_database` invents its machine code
+    let note = "are predicted, and the database has timed winners there";
+    verify("predicted.sqlite").code(0).stderr(contains(note).not());
+    timed_database(&place, "timed.sqlite", 10.0);
+    let said = verify("timed.sqlite").stderr(contains(format!("1 of 1 selections {note}"))).get_output().stderr.clone();
+    let said = String::from_utf8(said).unwrap();
+    let command = said.split('`').find(|part| part.starts_with("nvkv-tune --arch")).unwrap();
+    assert_eq!(command, "nvkv-tune --arch sm_90a --db timed.sqlite --out kernels-out");
+    // A tune of everything would take long: of the same problem, the command does what it is said to do.
+    place.nvkv().args(command.split(' ').skip(1)).args(&TINY[2..]).args(["--batch", "64"]).assert().code(0);
+    verify("timed.sqlite").stderr(contains(note).not());
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(place.path("kernels-out/sm_90a/manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["kernels"][winner(&manifest)]["selections"][0]["trust"], "timed");
 }
 
 #[test]

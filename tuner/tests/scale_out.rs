@@ -98,7 +98,7 @@ fn a_merge_says_what_it_made_and_refuses_what_exists() {
         command(place.path(), "nvkv-tune").args(["merge", "a.sqlite", "b.sqlite", "-o", "c.sqlite"]).args(more).assert()
     };
     merge(&[]).code(0).stdout(contains("0 trials in b.sqlite").and(contains("in c.sqlite")));
-    merge(&[]).code(1).stderr(contains("c.sqlite exists").and(contains("--force")));
+    merge(&[]).code(1).stderr(contains("c.sqlite exists").and(contains("--force")).and(contains("--db").not()));
     let json: Value = serde_json::from_slice(&merge(&["--force", "--json"]).code(0).get_output().stdout).unwrap();
     assert_eq!(json["inputs"], serde_json::json!([0, 0]));
     command(place.path(), "nvkv-tune").args(["merge", "-o", "d.sqlite"]).assert().code(2).stderr(contains("<FILE>..."));

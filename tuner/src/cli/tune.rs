@@ -65,6 +65,14 @@ pub fn run(args: &Args) -> Done {
     eprintln!("{}", headline(request.machine.target));
     if args.plan {
         let plan = Plan::new(&request);
+        if let (true, Err(why)) = (request.held_out, &request.machine.gpu) {
+            eprintln!(
+                "note: --held-out times kernels between the tuned shapes, and {}: planned is the work at the tuned shapes. \
+                 Those between them are timed where a GPU is, {} at first, and what comes of these decides which others",
+                cause(why),
+                plan.held_out
+            );
+        }
         let text = report::plan(&plan, request.jobs);
         return (if args.json { print_json(&plan) } else { print(&text) }).map(|()| ExitCode::SUCCESS);
     }
@@ -80,13 +88,16 @@ pub fn run(args: &Args) -> Done {
 }
 
 fn request(args: &Args) -> anyhow::Result<Request> {
+    if args.held_out && args.shard.is_some() {
+        return Err(BadArguments(HELD_OUT_NEEDS_ALL.into()).into());
+    }
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut cases = args.scope.cases()?;
     limits::check(&cases)?;
     let machine = Machine::with_devices(named(args.scope.arch), &args.devices.clone().unwrap_or_default())?;
     let preset = args.scope.preset;
-    if args.held_out {
-        require_measurable(args.shard, &machine)?;
+    if args.held_out && !args.plan {
+        require_gpu(&machine)?;
     }
     if let Some(shard) = &args.shard {
         cases = shard.part(&cases, preset, machine.target);
@@ -105,21 +116,17 @@ fn request(args: &Args) -> anyhow::Result<Request> {
     })
 }
 
-/// Refuses to measure buckets where nothing is timed, or where only a part of them is known.
-fn require_measurable(shard: Option<Shard>, machine: &Machine) -> Result<(), BadArguments> {
-    match (&machine.gpu, shard) {
-        (Err(why), _) => Err(BadArguments(format!(
-            "--held-out times kernels between the tuned shapes, and {}; run the same command on a machine with a GPU of {}",
-            cause(why),
-            machine.target
-        ))),
-        (Ok(_), Some(_)) => Err(BadArguments(
-            "--held-out measures between all tuned shapes, and a shard has a part of them: join the shards with \
-             `nvkv-tune merge`, then give it with --db and without --shard"
-                .into(),
-        )),
-        (Ok(_), None) => Ok(()),
-    }
+const HELD_OUT_NEEDS_ALL: &str = "--held-out measures between all tuned shapes, and a shard has a part of them: join the \
+    shards with `nvkv-tune merge`, then give it with --db and without --shard";
+
+/// Refuses to measure buckets where nothing is timed.
+fn require_gpu(machine: &Machine) -> Result<(), BadArguments> {
+    let Err(why) = &machine.gpu else { return Ok(()) };
+    Err(BadArguments(format!(
+        "--held-out times kernels between the tuned shapes, and {}; run the same command on a machine with a GPU of {}",
+        cause(why),
+        machine.target
+    )))
 }
 
 /// The machine that `--arch` names.

@@ -65,12 +65,12 @@ impl Plan {
         };
         let (mut gpu_ms, mut search) = (0, Searches::new(request));
         for (space, (problem, shapes)) in spaces.iter().zip(&request.cases) {
+            let held_out = if request.held_out { held_out(shapes) } else { Vec::new() };
+            plan.held_out += held_out.len();
             space.rejected.iter().for_each(|(reason, n)| *plan.rejected.entry(*reason).or_default() += n);
             if timed {
                 let (timings, ms) = search.of(problem, &space.feasible, shapes);
-                let held_out = if request.held_out { held_out(shapes) } else { Vec::new() };
                 let between = held_out.len() * HELD_OUT_LAUNCHES;
-                plan.held_out += held_out.len();
                 plan.timings += timings + between;
                 gpu_ms += ms + first_look_ms(between) + runoff_ms(&held_out);
             } else {
