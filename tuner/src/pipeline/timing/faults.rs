@@ -51,16 +51,8 @@ impl Tune {
     pub(super) fn run(&self, faults: &[(At, Fault)]) -> (anyhow::Result<()>, Recorder) {
         let (progress, stop) = (Progress::new(0), Stop::new(None));
         let (board, toolchain, mut recorder, cache) = self.begin();
-        let (sender, built) = channel();
         let pending: Vec<_> = self.candidates.iter().filter(|c| recorder.failed_before(c).is_none()).collect();
-        for &candidate in &pending {
-            let cubin = candidate.source.hash.as_bytes().to_vec();
-            let (ptx, facts, log) = (String::new(), CompileFacts::default(), String::new());
-            let compiled = Compiled { ptx, cubin, facts, log, toolchain: toolchain.clone() };
-            let artefact = cache.store(&candidate.source.hash, &candidate.source.text, &compiled).unwrap();
-            sender.send(Built { candidate, result: Ok(Ok(artefact)) }).unwrap();
-        }
-        drop(sender);
+        let built = built(&pending, &cache, (&CompileFacts::default(), &toolchain));
         let worker = fake::worker(self.folder.path(), &board.environment, faults);
         let end =
             Timing::with_worker((&self.request, board), worker, &mut recorder, (&progress, &stop)).run(built, &pending);
@@ -89,6 +81,27 @@ impl Tune {
         let winners = recorder.db().winners(&WinnerFilter::of(Target::Sm90a)).unwrap();
         winners.into_iter().map(|winner| winner.kernel.key().kernel_id).collect()
     }
+}
+
+/// The candidates as compilers leave them, all done: the hash of its source stands for a kernel's machine code.
+pub(super) fn built<'a>(
+    candidates: &[&'a Candidate],
+    cache: &Cache,
+    (facts, toolchain): (&CompileFacts, &Toolchain),
+) -> Receiver<Built<'a>> {
+    let (sender, built) = channel();
+    for &candidate in candidates {
+        let compiled = Compiled {
+            ptx: String::new(),
+            cubin: candidate.source.hash.as_bytes().to_vec(),
+            facts: facts.clone(),
+            log: String::new(),
+            toolchain: toolchain.clone(),
+        };
+        let artefact = cache.store(&candidate.source.hash, &candidate.source.text, &compiled).unwrap();
+        sender.send(Built { candidate, result: Ok(Ok(artefact)) }).unwrap();
+    }
+    built
 }
 
 /// The database as another process finds it.

@@ -1,6 +1,7 @@
 //! Tunes that choose what they time, on a fake GPU whose times follow a formula: what is asked for, once and no more,
 //! however often the tune is ended and started again.
 
+use super::faults::built;
 use super::*;
 use crate::pipeline::cache::Cache;
 use crate::pipeline::new_run;
@@ -9,7 +10,6 @@ use crate::pipeline::replay::{NEAR, Ran};
 use crate::pipeline::space::{Space, render_all};
 use crate::pipeline::target::Machine;
 use crate::search::{Knowledge, recorded};
-use crate::worker::Compiled;
 use crate::worker::fake::{self, At, Fault};
 use nvkv_db::{Compiled as Facts, Db, KernelRecord, PastTrial, TrialRecord};
 use nvkv_generator::{Preset, problems};
@@ -17,7 +17,6 @@ use nvkv_spec::{CompileFacts, DecodeProblem, KernelId, Lengths, Numerics, Operat
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
-use std::sync::mpsc::channel;
 use tempfile::TempDir;
 
 const CONTEXTS: [u32; 2] = [4096, 65536];
@@ -136,17 +135,9 @@ impl Tune {
         let board = self.request.machine.boards().remove(0);
         let mut recorder = Recorder::begin(&self.request.db, &run_of(&self.request), &self.candidates).unwrap();
         let cache = Cache::new(&self.request.out, TARGET, "13.0");
-        let (sender, built) = channel();
         // In another order than they are named.
         let pending: Vec<_> = self.candidates.iter().rev().collect();
-        for &candidate in &pending {
-            let cubin = candidate.source.hash.as_bytes().to_vec();
-            let (ptx, log) = (String::new(), String::new());
-            let compiled = Compiled { ptx, cubin, facts: facts(), log, toolchain: toolchain() };
-            let artefact = cache.store(&candidate.source.hash, &candidate.source.text, &compiled).unwrap();
-            sender.send(Built { candidate, result: Ok(Ok(artefact)) }).unwrap();
-        }
-        drop(sender);
+        let built = built(&pending, &cache, (&facts(), &toolchain()));
         let worker = fake::worker(self.folder.path(), &board.environment, faults);
         let end =
             Timing::with_worker((&self.request, board), worker, &mut recorder, (&progress, &stop)).run(built, &pending);
