@@ -1,14 +1,14 @@
 //! How well buckets serve: the winner of a bucket beside the best kernel, at shapes between the buckets.
 
 use crate::contest::{Contender, Contest, Field, Role, contenders, decide};
-use crate::row::{EnvironmentRow, KernelRow};
+use crate::row::{EnvironmentRow, KernelRow, kernel_id};
 use crate::{Db, DbError, KernelRecord, Times, TrialId, WinnerFilter};
 use nvkv_spec::bucket::{MOST_REGRET, speaks_for};
-use nvkv_spec::{GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target};
+use nvkv_spec::{GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target, Variant};
 use serde::Serialize;
 use sqlx::types::Json;
 use sqlx::{FromRow, SqliteConnection};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A kernel and split as timed at one shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,8 +105,9 @@ impl Db {
     pub fn regrets(&self, filter: &WinnerFilter) -> Result<Vec<Regret>, DbError> {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
-            let named = Named::new(c).await?;
-            regrets(c, filter, served(&field, &decide(&field.at_buckets), &named)?, &named.shapes).await
+            let contests = decide(&field.at_buckets);
+            let named = Named::new(c, &contests).await?;
+            regrets(c, filter, served(&field, &contests, &named)?, &named.shapes).await
         })
     }
 
@@ -114,7 +115,8 @@ impl Db {
     pub fn buckets(&self, filter: &WinnerFilter) -> Result<Buckets, DbError> {
         self.run(async |c| {
             let field = contenders(c, filter).await?;
-            let (contests, named) = (decide(&field.at_buckets), Named::new(c).await?);
+            let contests = decide(&field.at_buckets);
+            let named = Named::new(c, &contests).await?;
             let regrets = regrets(c, filter, served(&field, &contests, &named)?, &named.shapes).await?;
             Ok(Buckets { serving: serving(c, &contests, &named.shapes).await?, regrets })
         })
@@ -247,7 +249,7 @@ struct Served<'a> {
 fn served<'a>(
     field: &'a Field,
     contests: &[Contest<'a>],
-    Named { shapes, sms }: &Named,
+    Named { shapes, sms, row_tiles }: &Named,
 ) -> Result<Vec<Served<'a>>, sqlx::Error> {
     let mut winners: HashMap<(i64, i64), Vec<(Shape, &Contender)>> = HashMap::new();
     for Contest { winner, .. } in contests {
@@ -267,8 +269,11 @@ fn served<'a>(
         };
         let best = of_place.iter().min_by(|a, b| a.times.median_us.total_cmp(&b.times.median_us));
         for (bucket, winner) in winners.iter().filter(|(shape, _)| buckets.contains(shape)) {
-            let at_shape = shapes.get(&place.shape).zip(sms.get(&place.environment));
-            let split = winner.split_policy()?.zip(at_shape).map(|(split, (shape, sms))| split.at(bucket, shape, *sms));
+            let known = (shapes.get(&place.shape), row_tiles.get(&winner.kernel_id), sms.get(&place.environment));
+            let split = match (winner.split_policy()?, known) {
+                (Some(split), (Some(shape), Some(tiles), Some(sms))) => Some(split.at(bucket, shape, *tiles, *sms)),
+                _ => None,
+            };
             let mut at = None;
             for contender in of_place.iter().filter(|c| c.kernel_id == winner.kernel_id) {
                 if contender.split_policy()? == split {
@@ -292,7 +297,7 @@ pub(crate) async fn worst(
         return Ok(HashMap::new());
     }
     let mut worst = HashMap::new();
-    for Served { winner, at, best, .. } in served(field, contests, &Named::new(c).await?)? {
+    for Served { winner, at, best, .. } in served(field, contests, &Named::new(c, contests).await?)? {
         if at.role == Role::HeldOut {
             let regret = share(&at.times, &best.times);
             worst.entry(winner.trial).and_modify(|known: &mut f64| *known = known.max(regret)).or_insert(regret);
@@ -307,15 +312,33 @@ struct Named {
     shapes: HashMap<i64, Shape>,
     /// SMs of all environments.
     sms: HashMap<i64, u32>,
+    /// Row tiles of the winners' kernels ([`nvkv_spec::DecodeProblem::row_tiles`]); 1 of an append.
+    row_tiles: HashMap<KernelId, u32>,
 }
 
 impl Named {
-    async fn new(c: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
+    async fn new(c: &mut SqliteConnection, contests: &[Contest<'_>]) -> Result<Self, sqlx::Error> {
         let shapes: Vec<(i64, Json<Shape>)> = sqlx::query_as("SELECT id, json FROM shapes").fetch_all(&mut *c).await?;
-        let sms: Vec<(i64, u32)> = sqlx::query_as("SELECT id, sms FROM environments").fetch_all(c).await?;
+        let sms: Vec<(i64, u32)> = sqlx::query_as("SELECT id, sms FROM environments").fetch_all(&mut *c).await?;
+        let winners: HashSet<&KernelId> = contests.iter().map(|contest| &contest.winner.kernel_id).collect();
+        let kernels: Vec<(String, Json<Problem>, Json<Variant>)> = sqlx::query_as(
+            "SELECT v.kernel_id, p.json, v.json FROM variants AS v JOIN problems AS p ON p.id = v.problem
+             WHERE v.kernel_id IN (SELECT value FROM json_each(?))",
+        )
+        .bind(Json(winners))
+        .fetch_all(c)
+        .await?;
+        let row_tiles = |(id, problem, variant): (String, Json<Problem>, Json<Variant>)| {
+            let row_tiles = match (problem.0, variant.0) {
+                (Problem::Decode(problem), Variant::Decode(variant)) => problem.row_tiles(variant.query_tile),
+                _ => 1,
+            };
+            Ok((kernel_id(id)?, row_tiles))
+        };
         Ok(Self {
             shapes: shapes.into_iter().map(|(id, shape)| (id, shape.0)).collect(),
             sms: sms.into_iter().collect(),
+            row_tiles: kernels.into_iter().map(row_tiles).collect::<Result<_, sqlx::Error>>()?,
         })
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::{calm, decode, place, record_rounds, run, shape, timed, tuning, variant};
 use nvkv_db::{Buckets, Db, EnvironmentKey, Part, Regret, RunId, TrialRecord, Winner, WinnerFilter};
-use nvkv_spec::{KernelId, Shape, SplitPolicy, Target};
+use nvkv_spec::{DecodeProblem, KernelId, Problem, Shape, SplitPolicy, Target};
 use std::path::Path;
 
 const ALL: fn() -> WinnerFilter = || WinnerFilter::of(Target::Sm90a);
@@ -116,6 +116,30 @@ fn winners_near_ties_and_defaults_compete_between_the_buckets_each_once() {
             (id(4), split(8), vec![(low, Part::Near)], 3e-4)
         ]
     );
+}
+
+/// The launch of the winner between the buckets is the one of [`SplitPolicy::at`], with the blocks of all row tiles.
+#[test]
+fn the_row_tiles_of_the_winner_decide_which_launch_served() {
+    let Problem::Decode(problem) = decode(128) else { panic!("a decode") };
+    for (group, served) in [(8, 4), (16, 3)] {
+        let (_folder, path) = place();
+        let (mut db, run) = tuning(&path);
+        let problem = Problem::Decode(DecodeProblem { group, ..problem }); // of 8 query rows a block
+        let kernel = common::kernel(problem, variant(4), "source");
+        let at = |batch, context, splits, us: f64| TrialRecord {
+            kernel: kernel.clone(),
+            shape: Some(shape(batch, context)),
+            split: Some(SplitPolicy::Even { splits }),
+            ..timed(4, &[us; 9])
+        };
+        db.record(run, &at(64, 16_384, 1, 50.0)).unwrap();
+        for splits in [2, 3, 4] {
+            db.record_held_out(run, &at(35, 10_624, splits, 100.0 + f64::from(splits))).unwrap();
+        }
+        let regret = db.regrets(&ALL()).unwrap().remove(0);
+        assert_eq!(regret.winner.split, Some(SplitPolicy::Even { splits: served }), "group {group}");
+    }
 }
 
 #[test]

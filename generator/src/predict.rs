@@ -59,7 +59,7 @@ pub fn resident_blocks(footprint: &Footprint, facts: &CompileFacts, target: Targ
 fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &CompileFacts) -> f64 {
     match (problem, variant, *shape) {
         (Problem::Decode(p), Variant::Decode(v), Shape::Decode { kv_heads, .. }) => {
-            let row_tiles = p.query_rows().div_ceil(v.query_tile);
+            let row_tiles = p.row_tiles(v.query_tile);
             let tiles = f64::from(kv_heads) * f64::from(row_tiles) * shape.tokens(problem) as f64 / 16.0;
             let spills = f64::from(facts.spill_loads + facts.spill_stores) / 4.0;
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))

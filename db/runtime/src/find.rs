@@ -176,7 +176,7 @@ impl Runtime {
             });
         };
         let wanted = self.wanted(entry, &problem, windows_apart(of, &problem).unwrap_or(0.0), shape);
-        let others = entry.kernels.iter().map(|&kernel| (kernel, SplitPolicy::Even { splits: 1 }, Trust::Fallback));
+        let others = entry.kernels.iter().map(|&kernel| (kernel, SplitPolicy::WHOLE, Trust::Fallback));
         let mut too_large = None;
         for (kernel, split, trust) in wanted.chain(others) {
             match self.launch(kernel, split, &problem, shape) {
@@ -209,7 +209,8 @@ impl Runtime {
         let nearest = |rows: &Rows| rows.nearest(shape).map(|(distance, row)| (distance + apart, *row));
         let tuned = nearest(&entry.timed).or_else(|| nearest(&entry.predicted));
         let split = |row: &Row| {
-            row.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(&row.shape, shape, self.sms()))
+            let row_tiles = self.kernels[row.kernel as usize].launch.row_tiles;
+            row.split.unwrap_or(SplitPolicy::WHOLE).at(&row.shape, shape, row_tiles, self.sms())
         };
         let near = tuned.filter(|(distance, _)| *distance <= NEAR).map(|(distance, row)| {
             let trust = match row.trust {
@@ -233,7 +234,7 @@ impl Runtime {
                     rule.default_splits(self.sms(), batch, kv_heads, problem.seen(context));
                 SplitPolicy::Even { splits: max_splits }
             }
-            Shape::Append { .. } => SplitPolicy::Even { splits: 1 },
+            Shape::Append { .. } => SplitPolicy::WHOLE,
         }
     }
 
@@ -244,7 +245,7 @@ impl Runtime {
         let launch = match *shape {
             Shape::Decode { batch, context, kv_heads, .. } => {
                 let fits = rule.counters(batch, kv_heads) <= COUNTERS;
-                let split = if fits { split } else { SplitPolicy::Even { splits: 1 } };
+                let split = if fits { split } else { SplitPolicy::WHOLE };
                 rule.decode(batch, kv_heads, split.launch(problem.seen(context)))
             }
             Shape::Append { tokens, kv_heads } => rule.append(problem, tokens, kv_heads),

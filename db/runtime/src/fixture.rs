@@ -44,7 +44,7 @@ pub fn kernel(problem: Problem, tile_tokens: u32, is_default: bool) -> Kernel {
                 staging: Staging::CpAsync { stages: 3 },
                 blocks_per_sm: 2,
             };
-            (Variant::Decode(variant), p.query_rows().div_ceil(8), 0, u64::from(p.head_dim) * 34)
+            (Variant::Decode(variant), p.row_tiles(8), 0, u64::from(p.head_dim) * 34)
         }
         Problem::Append(_) => (Variant::Append(AppendVariant { threads: 128, blocks_per_thread: 1 }), 1, 128, 0),
     };

@@ -48,6 +48,20 @@ fn the_nearest_tuned_shape_serves_with_its_split_and_this_shapes_grid() {
     assert_eq!(regret, Some(0.03));
 }
 
+/// A row tile is a block as a KV head is: of as many blocks as won, and up to twice, those that leave the fewest SMs idle.
+#[test]
+fn the_blocks_of_all_row_tiles_are_counted_when_a_split_changes() {
+    for (row_tiles, splits) in [(1, 4), (2, 3)] {
+        let mut manifest = fixture::small();
+        manifest.kernels.iter_mut().for_each(|kernel| kernel.selections.clear());
+        manifest.kernels[0].launch.row_tiles = row_tiles;
+        fixture::select(&mut manifest.kernels[0], decode(64, 16_384), 1);
+        let runtime = opened(&manifest);
+        let found = runtime.find(&problem(), &decode(35, 10_624)).unwrap();
+        assert_eq!(found.launch.grid, [8 * row_tiles, 35, splits]);
+    }
+}
+
 #[test]
 fn far_from_every_tuned_shape_the_default_variant_fills_the_device() {
     let runtime = opened(&fixture::small());

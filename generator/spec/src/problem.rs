@@ -114,6 +114,12 @@ impl DecodeProblem {
         self.group * self.q_len
     }
 
+    /// Blocks that share the query rows of one KV head, where a block handles `query_tile` of them:
+    /// `ceil(group * q_len / query_tile)`.
+    pub fn row_tiles(&self, query_tile: u32) -> u32 {
+        self.query_rows().div_ceil(query_tile.max(1))
+    }
+
     /// How many of `context` cached tokens the queries of a request see together: with a window the newest
     /// `window + q_len - 1` at most.
     pub fn seen(&self, context: u32) -> u32 {

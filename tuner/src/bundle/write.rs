@@ -158,7 +158,7 @@ fn kernel(bundle: &Path, ingredient: &Ingredient, selections: Vec<Selection>) ->
 /// One choice as the manifest says it.
 fn selection(choice: &Choice) -> Selection {
     let shape = choice.shape();
-    let split = choice.split().unwrap_or(SplitPolicy::Even { splits: 1 });
+    let split = choice.split().unwrap_or(SplitPolicy::WHOLE);
     let launch = launch(&choice.problem(), &choice.kernel().variant, &shape, split);
     let (timed, predicted) = match choice {
         Choice::Timed(winner) => (Some(winner), None),

@@ -157,7 +157,7 @@ fn selected<'a>(manifest: &'a Manifest, problem: &Problem, shape: &Shape) -> Opt
 fn candidate(folder: &Path, selection: &Selection, kernel: &Kernel) -> anyhow::Result<CandidateKernel> {
     let path = folder.join(&kernel.files.cubin.path);
     let cubin = fs::read(&path).map_err(failed("read", &path)).context("the bundle changed while it was read")?;
-    let split = selection.split.unwrap_or(SplitPolicy::Even { splits: 1 });
+    let split = selection.split.unwrap_or(SplitPolicy::WHOLE);
     Ok(CandidateKernel { id: kernel.id.clone(), variant: kernel.variant, split, cubin })
 }
 

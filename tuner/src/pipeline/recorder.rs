@@ -69,7 +69,7 @@ impl Recorder {
         let kernel = self.kernel(candidate, Some(artefact));
         let target = self.target;
         let is_default = |shape, split: Option<SplitPolicy>| {
-            candidate.is_default_launch(shape, split.unwrap_or(SplitPolicy::Even { splits: 1 }), target)
+            candidate.is_default_launch(shape, split.unwrap_or(SplitPolicy::WHOLE), target)
         };
         let carried = self.db.carry_over(self.run, &kernel, is_default)?;
         self.done.extend(carried.keys.iter().cloned());

@@ -78,7 +78,7 @@ impl History {
         if !self.learned.insert((launch.clone(), trial.shape, trial.driver.clone())) {
             return None; // a run-off, say
         }
-        let split = trial.split.unwrap_or(SplitPolicy::Even { splits: 1 });
+        let split = trial.split.unwrap_or(SplitPolicy::WHOLE);
         let kernel = (&trial.kernel.problem, &trial.kernel.variant, &compiled.facts);
         let point = Point::new(kernel, (&trial.shape, split), self.target, trial.is_default);
         Some(Lesson { moment: trial.moment, case, point, us })

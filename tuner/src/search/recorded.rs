@@ -60,7 +60,7 @@ pub fn recorded(trials: &TimedTrials, target: Target) -> Vec<Recorded> {
         });
         let of_case = &mut cases[case].2;
         let at = *launches.entry((trial.kernel, shape, trial.split)).or_insert_with(|| {
-            let split = trial.split.unwrap_or(SplitPolicy::Even { splits: 1 });
+            let split = trial.split.unwrap_or(SplitPolicy::WHOLE);
             let kernel = (&problem, &kernel.variant, &compiled.facts);
             let point = Point::new(kernel, (&shape, split), target, trial.is_default);
             of_case.push(Launch { name: name(kernel.1, split), point, trials: vec![], best_known: median, most: 0 });

@@ -32,7 +32,7 @@ fn check_launch(kernel: &Kernel, selection: &Selection) -> Option<String> {
             return Some("it has no split".into());
         }
         (Problem::Append(_), Some(_)) => return Some("it has a split, which an append has not".into()),
-        (_, split) => split.unwrap_or(SplitPolicy::Even { splits: 1 }),
+        (_, split) => split.unwrap_or(SplitPolicy::WHOLE),
     };
     let follows = launch(&kernel.problem, &kernel.variant, &selection.shape, split).workspace_bytes;
     let stated = selection.workspace_bytes;

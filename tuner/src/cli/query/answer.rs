@@ -3,28 +3,36 @@
 use crate::report::regret::percent;
 use crate::report::two_digits;
 use nvkv_db::{Answer, Emulated, KernelRecord, NearTie, PredictedWinner, Query, Winner};
+use nvkv_generator::Footprint;
 use nvkv_runtime::tune_command;
 use nvkv_spec::{KernelId, Launch, Shape, SplitPolicy};
 use serde_json::{Value, json};
 
 /// The kernel that answers, what its split becomes at the shape asked for, and how far its shape is from the one asked for, in doublings.
 fn found<'a>(query: &Query, answer: &'a Answer) -> Option<(&'a KernelRecord, Option<SplitPolicy>, f64)> {
-    let split_at = |split: Option<SplitPolicy>, tuned, sms| split.map(|split| split.at(tuned, &query.shape, sms));
+    let split_at = |kernel: &KernelRecord, split: Option<SplitPolicy>, tuned, sms| {
+        let Footprint { row_tiles, .. } = Footprint::new(&kernel.problem, &kernel.variant);
+        split.map(|split| split.at(tuned, &query.shape, row_tiles, sms))
+    };
     match answer {
         Answer::Exact { winner } => Some((&winner.kernel, winner.split, 0.0)),
-        Answer::Bucket { winner, distance } => {
-            Some((&winner.kernel, split_at(winner.split, &winner.shape, winner.environment.sms), *distance))
-        }
-        Answer::Predicted { winner, distance } => {
-            Some((&winner.kernel, split_at(winner.split, &winner.shape, query.target.facts().sms), *distance))
-        }
+        Answer::Bucket { winner, distance } => Some((
+            &winner.kernel,
+            split_at(&winner.kernel, winner.split, &winner.shape, winner.environment.sms),
+            *distance,
+        )),
+        Answer::Predicted { winner, distance } => Some((
+            &winner.kernel,
+            split_at(&winner.kernel, winner.split, &winner.shape, query.target.facts().sms),
+            *distance,
+        )),
         Answer::Miss { .. } => None,
     }
 }
 
 /// How the kernel is launched at the shape that was asked for.
 fn launch(query: &Query, kernel: &KernelRecord, split: Option<SplitPolicy>) -> Launch {
-    let split = split.unwrap_or(SplitPolicy::Even { splits: 1 });
+    let split = split.unwrap_or(SplitPolicy::WHOLE);
     nvkv_generator::launch(&query.problem, &kernel.variant, &query.shape, split)
 }
 

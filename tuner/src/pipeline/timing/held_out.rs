@@ -8,7 +8,7 @@ use super::super::space::yardstick;
 use super::super::{devices, plan};
 use super::*;
 use nvkv_db::{Buckets, Part, Regret, Serving};
-use nvkv_generator::{Preset, default_split, render};
+use nvkv_generator::{Footprint, Preset, default_split, render};
 use nvkv_spec::bucket::{NEAR, held_out, speaks_for};
 use std::sync::mpsc::channel;
 
@@ -259,9 +259,10 @@ fn index(server: &Serving, kernels: &[&Candidate]) -> Option<usize> {
     kernels.iter().position(|kernel| kernel.variant == server.kernel.variant)
 }
 
-/// What the split that serves `bucket` becomes at `shape`. An append has none.
+/// What the split that serves `bucket` becomes at `shape`.
 fn split_at(server: &Serving, bucket: &Shape, shape: &Shape, sms: u32) -> SplitPolicy {
-    server.split.map_or(SplitPolicy::Even { splits: 1 }, |split| split.at(bucket, shape, sms))
+    let Footprint { row_tiles, .. } = Footprint::new(&server.kernel.problem, &server.kernel.variant);
+    server.split.unwrap_or(SplitPolicy::WHOLE).at(bucket, shape, row_tiles, sms)
 }
 
 fn split_line(regret: &Regret) -> String {
