@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{failed, place, timed, tuning};
+use common::{calm, failed, place, record_rounds, timed, tuning};
 use nvkv_db::{Db, DbError, WinnerFilter};
 use nvkv_spec::{Outcome, Target};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -149,6 +149,42 @@ fn an_older_schema_is_migrated_by_tuning_or_merging_and_not_by_reading() {
     assert_eq!(db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap(), whole, "every trial and sample is still there");
     let run = db.begin_run(&common::run(None)).unwrap();
     db.record(run, &failed(1, Outcome::Emulated { error: 1e-4, cases: 3 })).unwrap();
+}
+
+/// As a tune records them: a first look at all in one round, then a run-off of some in five.
+#[test]
+fn the_trials_in_force_of_schema_7_stay_so() {
+    let (_folder, path) = place();
+    let (mut db, run) = tuning(&path);
+    for warps in 1..9 {
+        db.record(run, &timed(warps, &[10.0; 8])).unwrap();
+    }
+    for warps in 1..4 {
+        record_rounds(&mut db, run, timed(warps, &[]), &calm(10.0));
+    }
+    drop(db);
+    let schema_5 = include_str!("../migrations/0005_history.sql");
+    let (start, end) =
+        (schema_5.find("DROP VIEW current_trials").unwrap(), schema_5.find("-- The failures that").unwrap());
+    execute(&path, &schema_5[start..end]);
+    execute(&path, "DELETE FROM _sqlx_migrations WHERE version = 8");
+    let before = in_force(&path);
+    let db = Db::open(&path).unwrap();
+    assert_eq!(db.winners(&WinnerFilter::of(Target::Sm90a)).unwrap()[0].times.rounds, 5);
+    drop(db);
+    assert_eq!((in_force(&path), before.len()), (before, 8));
+}
+
+/// Rows of the trials in force.
+fn in_force(path: &Path) -> Vec<i64> {
+    use sqlx::{ConnectOptions, Connection};
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut c = sqlx::sqlite::SqliteConnectOptions::new().filename(path).connect().await.unwrap();
+        let ids = sqlx::query_scalar("SELECT id FROM current_trials ORDER BY id").fetch_all(&mut c).await.unwrap();
+        c.close().await.unwrap();
+        ids
+    })
 }
 
 /// The newest schema.
