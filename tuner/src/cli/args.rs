@@ -199,13 +199,12 @@ impl RowArgs {
             Some(Arch::Native) => Ok(Some(super::tune::machine(Arch::Native)?.target)),
         }
     }
+}
 
-    /// What is asked for, after a noun: nothing, ` for sm_90a`, ` whose name contains ...`, or both.
-    pub fn words(&self, target: Option<Target>) -> String {
-        let target = target.map_or(String::new(), |target| format!(" for {target}"));
-        let only = if self.only.is_empty() { String::new() } else { format!(" whose name contains `{}`", self.only) };
-        target + &only
-    }
+/// Which rows, after a noun: nothing, ` for sm_90a`, ` whose name contains ...`, or both.
+pub fn asked_for(target: Option<Target>, only: &str) -> String {
+    let target = target.map_or(String::new(), |target| format!(" for {target}"));
+    if only.is_empty() { target } else { format!("{target} whose name contains `{only}`") }
 }
 
 /// Where trials are kept.

@@ -1,6 +1,6 @@
 //! `nvkv-tune regret`: what is lost where a shape is served from the nearest tuned one.
 
-use super::args::{DbArgs, RowArgs};
+use super::args::{DbArgs, RowArgs, asked_for};
 use super::{Done, NOTHING, print, print_json};
 use crate::report::data::name;
 use crate::report::regret::{Summary, csv, json, table};
@@ -53,10 +53,10 @@ pub fn run(args: &Args) -> Done {
 impl Args {
     /// Why there is no row, and the next step, where `named` of the `timed` winners of the target were asked for.
     fn nothing(&self, target: Option<Target>, named: usize, timed: usize) -> String {
-        let none = || format!("{} has no timed winner{}", self.db.db.display(), self.rows.words(target));
+        let none = |only| format!("{} has no timed winner{}", self.db.db.display(), asked_for(target, only));
         match (named, timed) {
-            (0, 0) => format!("{}; `nvkv-tune --held-out` times kernels, where a GPU is", none()),
-            (0, _) => format!("{}; without --only it has {timed}", none()),
+            (0, 0) => format!("{}; `nvkv-tune --held-out` times kernels, where a GPU is", none("")),
+            (0, _) => format!("{}; without --only it has {timed}", none(&self.rows.only)),
             _ => "`nvkv-tune --held-out` measures buckets between the tuned shapes, on a GPU".into(),
         }
     }

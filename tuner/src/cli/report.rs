@@ -1,6 +1,6 @@
 //! `nvkv-tune report`: what a database holds, as a page for people or as data for programs.
 
-use super::args::{BadArguments, DbArgs, RowArgs};
+use super::args::{BadArguments, DbArgs, RowArgs, asked_for};
 use super::{Done, NOTHING, print};
 use crate::folder::write_synced;
 use crate::pipeline::now;
@@ -55,7 +55,11 @@ pub fn run(args: &Args) -> Done {
     let target = args.rows.target()?;
     let records = Records::read(&Db::open_read_only(&args.db.db)?, target, &args.rows.only)?;
     if records.trials.is_empty() {
-        eprintln!("{} has no trial{}: `nvkv-tune` records them", args.db.db.display(), args.rows.words(target));
+        eprintln!(
+            "{} has no trial{}: `nvkv-tune` records them",
+            args.db.db.display(),
+            asked_for(target, &args.rows.only)
+        );
         return Ok(ExitCode::from(NOTHING));
     }
     let text = match format {

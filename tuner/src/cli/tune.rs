@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Done {
         let plan = Plan::new(&request);
         if let (true, Err(why)) = (request.held_out, &request.machine.gpu) {
             eprintln!(
-                "note: --held-out times kernels between the tuned shapes, and {}: planned is the work at the tuned shapes. \
+                "note: --held-out times kernels between the tuned shapes, and {}; planned is the work at the tuned shapes. \
                  Those between them are timed where a GPU is, {} at first, and what comes of these decides which others",
                 cause(why),
                 plan.held_out
