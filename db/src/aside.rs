@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// How the folders' names begin.
 const PREFIX: &str = ".merge-";
 /// The file in it that its owner holds locked: the lock goes with the process, however that ends.
-const LOCK: &str = "lock";
+const LOCK: &str = "nvkv.lock";
 
 /// A folder of one process, removed when it is dropped.
 pub(crate) struct Aside {
@@ -24,15 +24,13 @@ impl Aside {
         loop {
             let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
             let path = folder.path().join(LOCK);
-            let lock = match File::create_new(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue, // taken for a stale one meanwhile
-                file => file?,
-            };
+            let lock = File::create_new(&path)?;
             match lock.lock() {
                 // Nobody finds it stale then.
                 Err(e) if e.kind() == ErrorKind::Unsupported || filesystem::network(parent).is_some() => {}
                 locked => locked?,
             }
+            // Before it was locked another process may have found it stale.
             if path.exists() {
                 return Ok(Self { folder, _lock: lock });
             }
@@ -54,7 +52,7 @@ pub(crate) fn remove_stale(parent: &Path) {
     for folder in asides(parent) {
         let Ok(lock) = File::options().write(true).open(folder.join(LOCK)) else { continue };
         if lock.try_lock().is_ok() {
-            // What cannot be removed now is found again by the next process.
+            // What cannot be removed is in nobody's way.
             let _ = std::fs::remove_dir_all(&folder);
         }
     }
