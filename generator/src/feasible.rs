@@ -24,6 +24,9 @@ pub enum Rejection {
     /// `wgmma` takes tokens on M and warps in groups of four.
     #[error("wgmma needs swapped operands and a multiple of four warps")]
     WgmmaShape,
+    /// With `wgmma` Q is in shared memory. As f16 it fits the registers up to 16 query rows, where `mma.sync` is no slower.
+    #[error("wgmma with f16 operands is for more than 16 query rows")]
+    QueriesFitRegisters,
     /// ptxas unpacks E4M3 `mma.sync` to f16 on this target: `table` with the f16 MMA does it better.
     #[error("the target emulates the E4M3 mma.sync")]
     EmulatedFp8Mma,
@@ -97,6 +100,7 @@ fn paths(problem: &DecodeProblem, variant: &DecodeVariant, target: Target) -> Re
         reject_if(!facts.wgmma, Rejection::NoWgmma)?;
         let shape = variant.operands == Operands::Swapped && variant.warps.is_multiple_of(4);
         reject_if(!shape, Rejection::WgmmaShape)?;
+        reject_if(k.multiplies_f16() && variant.query_tile <= 16, Rejection::QueriesFitRegisters)?;
     }
     Ok(())
 }
@@ -107,15 +111,16 @@ fn path_computes(path: Path, format: ElementFormat, numerics: Numerics) -> Resul
         ElementFormat::Nvfp4 => matches!(path.dequant, Dequant::Place | Dequant::Convert | Dequant::Table),
         ElementFormat::Fp8E4m3 => match path.mma {
             Mma::F16 => path.dequant == Dequant::Convert,
-            Mma::E4m3 | Mma::Wgmma => path.dequant == Dequant::Direct,
+            Mma::E4m3 => path.dequant == Dequant::Direct,
+            Mma::Wgmma => matches!(path.dequant, Dequant::Convert | Dequant::Direct),
         },
     };
     reject_if(!reads, Rejection::WrongFormat)?;
     let class = match (format, numerics) {
         (ElementFormat::Nvfp4, Numerics::Fp8) => path.dequant == Dequant::Table,
-        (ElementFormat::Nvfp4, Numerics::Exact) => path.dequant != Dequant::Table && path.mma == Mma::F16,
+        (ElementFormat::Nvfp4, Numerics::Exact) => path.dequant != Dequant::Table && path.multiplies_f16(),
         (ElementFormat::Fp8E4m3, Numerics::Fp8) => true,
-        (ElementFormat::Fp8E4m3, Numerics::Exact) => path.mma == Mma::F16,
+        (ElementFormat::Fp8E4m3, Numerics::Exact) => path.multiplies_f16(),
     };
     reject_if(!class, Rejection::WrongNumerics)
 }

@@ -24,7 +24,7 @@ pub struct Footprint {
 pub(crate) struct SharedPlan {
     /// 256 table entries of 8 bytes, where a path looks magnitudes up.
     pub table: u32,
-    /// Q as `wgmma`'s B operand: one E4M3 byte an element.
+    /// Q as `wgmma`'s B operand: an E4M3 byte or an f16 an element.
     pub queries: u32,
     /// `warps * stages` tiles.
     pub rings: u32,
@@ -41,7 +41,10 @@ impl SharedPlan {
         };
         Self {
             table: if uses_table { 256 * 8 } else { 0 },
-            queries: if variant.k_path.mma == Mma::Wgmma { variant.query_tile * problem.head_dim } else { 0 },
+            queries: match (variant.k_path.mma, variant.k_path.multiplies_f16()) {
+                (Mma::Wgmma, f16) => variant.query_tile * problem.head_dim * if f16 { 2 } else { 1 },
+                _ => 0,
+            },
             rings: variant.warps * stages * variant.tile_tokens * problem.kv_format.token_bytes(problem.head_dim),
             merge: variant.warps * state_bytes(problem, variant),
         }
@@ -77,7 +80,7 @@ impl Footprint {
             (Problem::Decode(p), Variant::Decode(v)) => Self {
                 threads: v.warps * 32,
                 shared_bytes: SharedPlan::new(p, v).bytes(),
-                row_tiles: p.query_rows().div_ceil(v.query_tile),
+                row_tiles: p.row_tiles(v.query_tile),
             },
             (Problem::Append(_), Variant::Append(v)) => Self { threads: v.threads, shared_bytes: 0, row_tiles: 1 },
             _ => panic!("{} is no variant of {}", variant.key(), problem.key()),
@@ -125,7 +128,7 @@ fn workspace_bytes(
     if max_splits <= 1 {
         return 0;
     }
-    let row_tiles = problem.query_rows().div_ceil(variant.query_tile);
+    let row_tiles = problem.row_tiles(variant.query_tile);
     let groups = (u64::from(batch) * u64::from(kv_heads)).saturating_mul(row_tiles.into());
     let states = groups.saturating_mul(max_splits.into()).saturating_mul(state_bytes(problem, variant).into());
     COUNTER_BYTES.saturating_add(states)

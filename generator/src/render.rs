@@ -137,6 +137,7 @@ fn insert_variant(context: &mut Context, problem: &Problem, variant: &Variant) {
             context.insert("k_dequant", v.k_path.dequant.name());
             context.insert("v_dequant", v.v_path.dequant.name());
             context.insert("k_mma", v.k_path.mma.name());
+            context.insert("k_f16", &v.k_path.multiplies_f16());
             context.insert("swapped", &(v.operands == Operands::Swapped));
             context.insert("query_tile", &v.query_tile);
             context.insert("warps", &v.warps);

@@ -177,12 +177,14 @@ pub fn shapes(problem: &Problem, preset: Preset) -> Vec<Shape> {
     }
 }
 
-const K_PATHS: [Path; 7] = [
+const K_PATHS: [Path; 9] = [
     Path { dequant: Dequant::Table, mma: Mma::Wgmma },
     Path { dequant: Dequant::Table, mma: Mma::E4m3 },
     Path { dequant: Dequant::Table, mma: Mma::F16 },
     Path { dequant: Dequant::Convert, mma: Mma::F16 },
     Path { dequant: Dequant::Place, mma: Mma::F16 },
+    Path { dequant: Dequant::Place, mma: Mma::Wgmma },
+    Path { dequant: Dequant::Convert, mma: Mma::Wgmma },
     Path { dequant: Dequant::Direct, mma: Mma::Wgmma },
     Path { dequant: Dequant::Direct, mma: Mma::E4m3 },
 ];

@@ -1,8 +1,8 @@
 // Query rows as MMA operands, held for the whole kernel, with the head dimension permuted as K's is.
 
-// f16 registers of one query row slice, and E4M3 registers.
+// Steps over the head dim of an MMA of f16 operands, and of E4M3 ones.
 constexpr int Q_F16_STEPS = HEAD_DIM / 16, Q_E4M3_STEPS = HEAD_DIM / 32;
-constexpr int Q_STEPS = K_MMA == Mma::f16 ? Q_F16_STEPS : Q_E4M3_STEPS;
+constexpr int Q_STEPS = K_F16 ? Q_F16_STEPS : Q_E4M3_STEPS;
 constexpr int Q_REGISTERS = SWAPPED ? 2 : 4;            // a step: B operand, or A operand
 
 struct Queries {
@@ -76,7 +76,7 @@ __device__ __forceinline__ float q_row_magnitude(const u32* slice) {
 
 // Registers of step `step` of one row: element pairs (f16) or quads (E4M3) of lane t's slice.
 __device__ __forceinline__ uint2 q_step(const u32* slice, float q_scale, float factor, int step) {
-    if constexpr (K_MMA == Mma::f16) {
+    if constexpr (K_F16) {
         constexpr int PER_WORD = word_elements(K_FORMAT) / 2;   // registers a K word
         auto pair = [&](int r) {
             const int e = r / PER_WORD * word_elements(K_FORMAT);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_operand(const u32* slice, float q_scale, f
     for (int step = 0; step < Q_STEPS; step++) {
         if constexpr (K_MMA == Mma::wgmma) {
             if (threadIdx.x / 32 != step % WARPS) continue;
-            // Core matrix (step, k half, b): 8 rows of 16 bytes, see wgmma_descriptor.
+            // Core matrix (step, k half, b): 8 rows of 16 bytes, see Descriptor.
             const uint2 bytes = q_step(slice, q_scale, factor, step);
             const u32 core = shared_q + (step * 2 * Q_BLOCKS + b) * 128 + lane.g * 16 + lane.t * 4;
             store_shared(core, bytes.x);

@@ -76,8 +76,8 @@ __device__ __forceinline__ void score_steps_e4m3(const KBlock& k, u32 table, con
     if constexpr (STEP + 1 < Q_E4M3_STEPS) score_steps_e4m3<STEP + 1>(k, table, q, s);
 }
 
-// wgmma's A operand of a 16-token block: E4M3 bytes of all steps.
-typedef u32 Operand[Q_E4M3_STEPS][4];
+// wgmma's A operand of a 16-token block: E4M3 bytes or f16 pairs of all steps.
+typedef u32 Operand[Q_STEPS][4];
 
 template <int STEP>
 __device__ __forceinline__ void k_to_e4m3(const KBlock& k, u32 table, Operand& a) {
@@ -86,10 +86,25 @@ __device__ __forceinline__ void k_to_e4m3(const KBlock& k, u32 table, Operand& a
     if constexpr (STEP + 1 < Q_E4M3_STEPS) k_to_e4m3<STEP + 1>(k, table, a);
 }
 
+template <int W>
+__device__ __forceinline__ void k_to_f16(const KBlock& k, u32 table, Operand& a) {
+    constexpr int STEPS = word_elements(K_FORMAT) / 4;  // of a K word
+    u32 low[2 * STEPS], high[2 * STEPS];
+    k_word_to_f16<W>(k, table, 0, low);
+    k_word_to_f16<W>(k, table, 1, high);
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        u32 (&step)[4] = a[W * STEPS + i];
+        step[0] = low[2 * i], step[1] = high[2 * i], step[2] = low[2 * i + 1], step[3] = high[2 * i + 1];
+    }
+    if constexpr (W + 1 < K_WORDS) k_to_f16<W + 1>(k, table, a);
+}
+
 // Hopper's FP8 tensor cores keep 13 fraction bits while they accumulate: sums are cut into chains of so many steps, and
 // the chains added in fp32. With chains of 128 elements log-sum-exps were off by more than 1e-3 of their size.
-constexpr int CHAIN_STEPS = 2;
-constexpr int CHAINS = K_MMA == Mma::wgmma ? (Q_E4M3_STEPS + CHAIN_STEPS - 1) / CHAIN_STEPS : 1;
+// f16 products are kept whole.
+constexpr int CHAIN_STEPS = K_F16 ? Q_STEPS : 2;
+constexpr int CHAINS = K_MMA == Mma::wgmma ? (Q_STEPS + CHAIN_STEPS - 1) / CHAIN_STEPS : 1;
 
 __device__ __forceinline__ void clear_scores(Scores& s) {
 #pragma unroll
@@ -102,11 +117,14 @@ __device__ __forceinline__ void clear_scores(Scores& s) {
 
 // Starts the chains of a 16-token block.
 __device__ __forceinline__ void start_chains(const Operand& a, u32 shared_q, Scores (&chains)[CHAINS]) {
+    const Descriptor queries(shared_q, Q_BLOCKS * 128, 128);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Q_E4M3_STEPS; step++) {
-        const u64 b = wgmma_descriptor(shared_q + step * 2 * Q_BLOCKS * 128, Q_BLOCKS * 128, 128);
-        wgmma_e4m3<8 * Q_BLOCKS>(chains[step / CHAIN_STEPS][0], a[step], b, step % CHAIN_STEPS > 0);
+    for (int step = 0; step < Q_STEPS; step++) {
+        const u64 b = queries.at(step * 2 * Q_BLOCKS * 128);
+        const bool accumulate = step % CHAIN_STEPS > 0;
+        if constexpr (K_F16) wgmma_f16<8 * Q_BLOCKS>(chains[step / CHAIN_STEPS][0], a[step], b, accumulate);
+        else wgmma_e4m3<8 * Q_BLOCKS>(chains[step / CHAIN_STEPS][0], a[step], b, accumulate);
     }
     wgmma_commit();
 }
@@ -137,7 +155,8 @@ __device__ __forceinline__ void score_tile(const Source& source, u32 table, u32 
         if constexpr (K_MMA == Mma::e4m3) score_steps_e4m3<0>(k, table, q, s[b]);
         if constexpr (K_MMA == Mma::wgmma) {
             Operand a;
-            k_to_e4m3<0>(k, table, a);
+            if constexpr (K_F16) k_to_f16<0>(k, table, a);
+            else k_to_e4m3<0>(k, table, a);
             if (b > 0) finish_chains(chains[b - 1], s[b - 1]);
             start_chains(a, shared_q, chains[b]);
         }

@@ -2,8 +2,8 @@
 
 use nvkv_generator::{Preset, feasible, problems, render, variants};
 use nvkv_spec::{
-    self as spec, DecodeProblem, Dequant, ElementFormat, KernelId, KvFormat, Mma, Operands, Operation, Problem,
-    Staging, Target, Variant,
+    self as spec, DecodeProblem, Dequant, ElementFormat, KernelId, KvFormat, Mma, Numerics, Operands, Operation,
+    Problem, Staging, Target, Variant,
 };
 use nvkv_tuner::gpu::{self, Binary, Nvrtc};
 use rayon::prelude::*;
@@ -12,18 +12,23 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// The quick problems, and one with every feature for each numerics class: eight query rows, operands swapped. And one
-/// of sixteen for each class: straight.
+/// The quick problems, and one with every feature for each numerics class: eight query rows, operands swapped. One of
+/// sixteen for each class: straight. And one of 32 whose products are of f16.
 fn cases() -> Vec<(Problem, Operands)> {
     let quick = problems(Preset::Quick, Operation::ALL);
     let decode = problems(Preset::Quick, &[Operation::Decode]);
-    let wide = decode.into_iter().filter_map(|problem| match problem {
-        Problem::Decode(p) if p.kv_format == KvFormat::Nvfp4 => Some(Problem::Decode(DecodeProblem { group: 16, ..p })),
-        _ => None,
-    });
-    let features = wide.clone().filter_map(with_features);
-    let swapped = quick.into_iter().chain(features).map(|p| (p, Operands::Swapped));
-    swapped.chain(wide.map(|p| (p, Operands::Straight))).collect()
+    let nvfp4: Vec<_> = decode
+        .into_iter()
+        .filter_map(|problem| match problem {
+            Problem::Decode(p) if p.kv_format == KvFormat::Nvfp4 => Some(p),
+            _ => None,
+        })
+        .collect();
+    let wide = |q_len| nvfp4.iter().map(move |&p| Problem::Decode(DecodeProblem { group: 16, q_len, ..p }));
+    let features = wide(1).filter_map(with_features);
+    let exact = |p: &Problem| matches!(p, Problem::Decode(p) if p.numerics == Numerics::Exact);
+    let swapped = quick.into_iter().chain(features).chain(wide(2).filter(exact)).map(|p| (p, Operands::Swapped));
+    swapped.chain(wide(1).map(|p| (p, Operands::Straight))).collect()
 }
 
 /// K in FP8, V in NVFP4, a window, sinks and a soft cap.
@@ -87,14 +92,17 @@ struct Meant {
 /// What the axes of a variant stand for in machine code, on every target alike: where an instruction is not native, the
 /// path is not feasible.
 fn meant(problem: &Problem, variant: &Variant) -> Meant {
-    // No kernel spills, or indexes registers.
-    let mut meant = Meant { with: vec![], without: vec!["LDL", "STL"] };
+    // No kernel spills, or indexes registers; but the state of 32 query rows leaves none, and a word or two may go.
+    let full = matches!(variant, Variant::Decode(v) if v.query_tile == 32);
+    let mut meant = Meant { with: vec![], without: if full { vec![] } else { vec!["LDL", "STL"] } };
     let mut expect = |opcode, is_meant| if is_meant { meant.with.push(opcode) } else { meant.without.push(opcode) };
     match (problem, variant) {
         (Problem::Decode(p), Variant::Decode(v)) => {
             let converts =
                 |path: spec::Path, format| path.dequant == Dequant::Convert && format == ElementFormat::Nvfp4;
-            expect("QGMMA", v.k_path.mma == Mma::Wgmma);
+            let (wgmma, f16) = (v.k_path.mma == Mma::Wgmma, v.k_path.multiplies_f16());
+            expect("QGMMA", wgmma && !f16);
+            expect("HGMMA", wgmma && f16);
             expect("QMMA", v.k_path.mma == Mma::E4m3);
             expect("HMMA.16816.F32", v.v_path.mma == Mma::F16);
             expect("F2FP.F16.E2M1.UNPACK", converts(v.k_path, p.kv_format.k()) || converts(v.v_path, p.kv_format.v()));

@@ -25,7 +25,8 @@ named_enum! {
         F16 = "f16",
         /// `mma.sync.m16n8k32`, E4M3 operands.
         E4m3 = "e4m3",
-        /// `wgmma.m64nNk32`, E4M3 operands, the cache side in registers.
+        /// `wgmma`, the cache side in registers and the queries in shared memory: `m64nNk32` of E4M3 operands, or `m64nNk16`
+        /// where the dequantisation gives f16.
         Wgmma = "wgmma",
     }
 }
@@ -37,6 +38,13 @@ pub struct Path {
     pub dequant: Dequant,
     /// Tensor-core instruction.
     pub mma: Mma,
+}
+
+impl Path {
+    /// Whether its products are of f16 operands, not of E4M3 ones.
+    pub fn multiplies_f16(self) -> bool {
+        self.mma == Mma::F16 || (self.mma == Mma::Wgmma && matches!(self.dequant, Dequant::Place | Dequant::Convert))
+    }
 }
 
 impl std::fmt::Display for Path {

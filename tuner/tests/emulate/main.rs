@@ -10,7 +10,7 @@ mod speed;
 use nvkv_generator::{Preset, default_variant, feasible, problems, render, variants};
 use nvkv_spec::layout::Arrangement;
 use nvkv_spec::{
-    AppendMode, DecodeProblem, Dtype, KernelId, KvFormat, Numerics, Operation, Problem, SplitPolicy, Target,
+    AppendMode, DecodeProblem, Dtype, KernelId, KvFormat, Mma, Numerics, Operation, Problem, SplitPolicy, Target,
     VScaleOrder, Variant,
 };
 use nvkv_tuner::gpu::Nvrtc;
@@ -98,11 +98,22 @@ fn one_of_each_path(problem: &Problem, target: Target) -> Vec<Variant> {
     all
 }
 
+/// 32 query rows of class `exact`, whose f16 `wgmma` has them in shared memory.
+fn wide() -> [DecodeProblem; 2] {
+    let nvfp4 = DecodeProblem { group: 16, q_len: 2, numerics: Numerics::Exact, ..base() };
+    [nvfp4, DecodeProblem { kv_format: KvFormat::Fp8E4m3Nvfp4, ..nvfp4 }]
+}
+
 /// Every path, and the default of every shape.
 fn decode_kernels(target: Target) -> Vec<(Target, DecodeProblem, Variant)> {
     let mut all = Vec::new();
     for problem in paths() {
         let variants = one_of_each_path(&Problem::Decode(problem), target);
+        all.extend(variants.into_iter().map(|variant| (target, problem, variant)));
+    }
+    for problem in wide() {
+        let mut variants = one_of_each_path(&Problem::Decode(problem), target);
+        variants.retain(|v| matches!(v, Variant::Decode(v) if v.k_path.mma == Mma::Wgmma));
         all.extend(variants.into_iter().map(|variant| (target, problem, variant)));
     }
     let default = |problem| (target, problem, default_variant(&Problem::Decode(problem), target));

@@ -17,6 +17,8 @@ use std::fs;
 enum Kernel {
     /// Table dequantisation, `wgmma`, a ring of two.
     Wgmma,
+    /// The same of class `exact`: 32 query rows, f16 operands.
+    WgmmaF16,
     /// Codes placed into f16, tiles of two pages, a ring of three.
     Place,
     /// Blackwell's conversion, staging in registers.
@@ -73,7 +75,9 @@ const fn in_windows(what: &'static str, kernel: Kernel, file: &'static str, chan
     Mutation { on: On::Windows, ..in_batch(what, kernel, file, change) }
 }
 
-use Kernel::{Append, Features, Fp8Cache, Fused, Mixed, Place, Registers, Straight, Wgmma, WindowInRegisters};
+use Kernel::{
+    Append, Features, Fp8Cache, Fused, Mixed, Place, Registers, Straight, Wgmma, WgmmaF16, WindowInRegisters,
+};
 
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation] = &[
@@ -85,6 +89,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("a wrong query head", Wgmma, "stages/queries.cuh", ["work.head * GROUP + r % GROUP", "work.head + r % GROUP"]),
     // Codes and scales.
     in_batch("nibbles in a wrong order", Place, "stages/dequant.cuh", ["r + 4 * half : 2 * r + half", "2 * r + half : 2 * r + half"]),
+    in_batch("two tokens' parts of an f16 operand exchanged", WgmmaF16, "stages/scores.cuh", ["step[1] = high[2 * i], step[2] = low[2 * i + 1]", "step[2] = high[2 * i], step[1] = low[2 * i + 1]"]),
     in_batch("a sign that is not carried on", Place, "stages/dequant.cuh", ["0x38383838", "0x30303030"]),
     in_batch("signs of two nibbles exchanged", Wgmma, "stages/dequant.cuh", ["0x9D8C", "0x9C8D"]),
     in_batch("a byte converted twice", Registers, "stages/convert_e2m1.cuh", ["out[0] = e2m1x2_to_f16x2<0>(codes)", "out[0] = e2m1x2_to_f16x2<1>(codes)"]),
@@ -112,7 +117,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("no proxy fence after Q is stored", Wgmma, "stages/queries.cuh", ["fence_async_shared();", ";"]),
     in_batch("no wgmma fence", Wgmma, "stages/scores.cuh", ["wgmma_fence();", ""]),
     in_batch("no wgmma wait", Wgmma, "stages/scores.cuh", ["wgmma_wait();", ";"]),
-    in_batch("wgmma without its sum so far", Wgmma, "stages/scores.cuh", ["b, step %", "b, 0 * step %"]),
+    in_batch("wgmma without its sum so far", Wgmma, "stages/scores.cuh", ["step % CHAIN_STEPS > 0", "false"]),
     // Masks and softmax.
     in_batch("one token too many", Wgmma, "stages/scores.cuh", [">= visible)", "> visible)"]),
     in_batch("a new token that sees the next", Fused, "stages/work.cuh", ["- Q_LEN + i + 1", "- Q_LEN + i + 2"]),
@@ -172,6 +177,14 @@ impl Kernel {
         let decode = |problem, variant, target| (Problem::Decode(problem), Variant::Decode(variant), target);
         match self {
             Wgmma => decode(fp8, swapped, Target::Sm90a),
+            WgmmaF16 => {
+                let rows = DecodeVariant { query_tile: 32, k_path: path(Dequant::Place, Mma::Wgmma), ..swapped };
+                decode(
+                    DecodeProblem { group: 16, q_len: 2, ..exact },
+                    DecodeVariant { v_path: place, ..rows },
+                    Target::Sm90a,
+                )
+            }
             Place => {
                 let tiles = DecodeVariant { tile_tokens: 32, staging: ring(3), blocks_per_sm: 1, ..swapped };
                 decode(exact, DecodeVariant { k_path: place, v_path: place, ..tiles }, Target::Sm103a)
