@@ -191,16 +191,36 @@ impl Shape {
         }
     }
 
-    /// Bytes that a call must move at least: for decode the K, V and scales that its queries see, read once; for
-    /// append the 16-bit rows read and the cache rows written.
-    pub fn bytes(&self, problem: &Problem) -> u64 {
-        let row = u64::from(problem.kv_format().token_bytes(problem.head_dim()));
-        match *self {
-            Self::Decode { kv_heads, .. } => self.tokens(problem) * u64::from(kv_heads) * row,
-            Self::Append { tokens, kv_heads } => {
-                u64::from(tokens) * u64::from(kv_heads) * (row + 4 * u64::from(problem.head_dim()))
-            }
+    /// What a call must move at least: for decode the K, V and scales that its queries see, read once; for append the
+    /// 16-bit rows read and the cache rows written.
+    pub fn traffic(&self, problem: &Problem) -> Traffic {
+        let rows = self.tokens(problem) * u64::from(self.kv_heads());
+        let cached = rows * u64::from(problem.kv_format().token_bytes(problem.head_dim()));
+        match self {
+            Self::Decode { .. } => Traffic { read: cached, written: 0 },
+            Self::Append { .. } => Traffic { read: rows * 4 * u64::from(problem.head_dim()), written: cached },
         }
+    }
+
+    /// Bytes that a call must move at least: its [`Traffic`], both ways.
+    pub fn bytes(&self, problem: &Problem) -> u64 {
+        self.traffic(problem).total()
+    }
+}
+
+/// Bytes that a call moves between the device's memory and its SMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl Traffic {
+    /// Bytes read and written.
+    pub fn total(self) -> u64 {
+        self.read + self.written
     }
 }
 

@@ -196,6 +196,8 @@ extern "C" __global__ void nvkv_tiny(unsigned int* out, int n) {
             let read = compile(&nvrtc, source, target.name(), "nvkv_probe_read").unwrap();
             assert_eq!(read.facts.spill_stores + read.facts.stack, 0, "{target}");
             assert!(read.ptx.matches("ld.global.v4.u32").count() >= 9, "{target}: 8 loads in flight, and the rest");
+            let transfer = compile(&nvrtc, source, target.name(), "nvkv_probe_transfer").unwrap();
+            assert_eq!(transfer.facts.spill_stores + transfer.facts.stack, 0, "{target}");
             assert!(instructions(&read.cubin, "nvkv_probe_fill").is_some());
         }
     }
