@@ -276,6 +276,38 @@ mod tests {
     }
 
     #[test]
+    fn traffic_is_16_bit_rows_in_and_cache_rows_out_for_append_and_the_cache_in_for_decode() {
+        let append = crate::AppendProblem {
+            kv_format: crate::KvFormat::Nvfp4,
+            head_dim: 128,
+            page_size: 16,
+            dtype: crate::Dtype::Bf16,
+            v_scale_order: crate::VScaleOrder::Linear,
+        };
+        let decode = crate::DecodeProblem {
+            kv_format: append.kv_format,
+            numerics: crate::Numerics::Exact,
+            head_dim: append.head_dim,
+            group: 8,
+            q_len: 1,
+            page_size: append.page_size,
+            dtype: append.dtype,
+            v_scale_order: append.v_scale_order,
+            append: crate::AppendMode::Separate,
+            window: None,
+            sinks: false,
+            soft_cap: false,
+        };
+        // 64 tokens of 8 heads, K and V: 128 elements of 2 bytes; 64 bytes of codes and 8 scales.
+        let [rows, cached] = [2 * 64 * 8 * (128 * 2), 2 * 64 * 8 * (128 / 2 + 128 / 16)];
+        let appended = Shape::Append { tokens: 64, kv_heads: 8 };
+        assert_eq!(appended.traffic(&Problem::Append(append)), Traffic { read: rows, written: cached });
+        let seen = Shape::Decode { batch: 4, context: 16, kv_heads: 8, lengths: Lengths::Equal };
+        assert_eq!(seen.traffic(&Problem::Decode(decode)), Traffic { read: cached, written: 0 });
+        assert_eq!(appended.bytes(&Problem::Append(append)), rows + cached);
+    }
+
+    #[test]
     fn distances_are_doublings() {
         let shape = |batch, context| Shape::Decode { batch, context, kv_heads: 8, lengths: Lengths::Equal };
         assert_eq!(shape(1, 1024).distance(&shape(4, 512)), Some(3.0));

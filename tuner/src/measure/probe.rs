@@ -182,28 +182,30 @@ mod tests {
     }
 
     /// Runs the transfer kernel, 2 blocks, on `source` of which it is told to read `read` vectors; gives the destination.
-    fn emulated(source: &[u8], read: u64, written: u64) -> Result<Vec<u8>, EmulationError> {
-        let nvrtc = Nvrtc::load().unwrap_or_else(|error| panic!("this test needs NVRTC: {error}"));
-        let module = Module::parse(&compile(&nvrtc, SOURCE, Target::Sm90a.name(), TRANSFER).unwrap().ptx)?;
+    fn emulated(module: &Module, source: &[u8], read: u64, written: u64) -> Result<Vec<u8>, EmulationError> {
         let mut memory = Memory::new();
         let [from, to, sink] = [source.len(), 16 * written as usize, 4].map(|bytes| memory.alloc(bytes));
         memory.write(from, source)?;
         let params: Vec<u8> = [from, to, sink, read, written].into_iter().flat_map(u64::to_le_bytes).collect();
-        launch(&module, TRANSFER, [2, 1, 1], [THREADS, 1, 1], 0, &params, &mut memory, module.target())?;
+        launch(module, TRANSFER, [2, 1, 1], [THREADS, 1, 1], 0, &params, &mut memory, module.target())?;
         memory.read(to, 16 * written as usize)
     }
 
     /// The emulator refuses accesses outside the buffers, so what is right here reads and writes what it was told to.
     #[test]
     fn the_transfer_kernel_reads_and_writes_every_vector() {
+        let nvrtc = Nvrtc::load().unwrap_or_else(|error| panic!("this test needs NVRTC: {error}"));
+        let ptx = compile(&nvrtc, SOURCE, Target::Sm90a.name(), TRANSFER).unwrap().ptx;
+        let module = Module::parse(&ptx).unwrap();
         // Not a multiple of the 1024 threads, and beyond one sweep of 8 loads each.
         let vectors = 9 * 1024 + 17;
         let source: Vec<u8> = (0..16 * vectors).map(|at| Pattern { keep: u32::MAX, add: 0 }.byte(at)).collect();
+        let run = |read, written| emulated(&module, &source, read, written);
         for written in [0, 1000, vectors] {
-            assert_eq!(emulated(&source, vectors, written).unwrap(), source[..16 * written as usize], "{written}");
+            assert_eq!(run(vectors, written).unwrap(), source[..16 * written as usize], "{written}");
         }
-        let past = emulated(&source, vectors, vectors + 3).unwrap();
+        let past = run(vectors, vectors + 3).unwrap();
         assert_eq!(past, [&source[..], &[0; 48]].concat(), "zeros where nothing was read");
-        assert!(emulated(&source, vectors + 1, 0).is_err(), "the last vector is read, even where none is written");
+        assert!(run(vectors + 1, 0).is_err(), "the last vector is read, even where none is written");
     }
 }
