@@ -38,7 +38,7 @@ pub struct Args {
     /// Only rows whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Calls timed at each shape
+    /// Calls timed at each shape, and of each plain transfer at each of its grids
     #[arg(long, value_name = "N", value_parser = super::args::size, default_value = "41")]
     samples: u32,
     /// Print JSON, with every sample

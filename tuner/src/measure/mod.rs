@@ -123,21 +123,21 @@ impl Measurer {
         }
     }
 
-    fn warm_up(&self, kernels: &[&Graph]) -> Result<(), CudaError> {
+    fn warm_up(&self, graphs: &[&Graph]) -> Result<(), CudaError> {
         for _ in 0..WARM_UP_ROUNDS {
-            kernels.iter().try_for_each(|kernel| kernel.replay())?;
+            graphs.iter().try_for_each(|graph| graph.replay())?;
         }
         self.device.synchronize()
     }
 
-    /// `samples` samples of each kernel, interleaved, each with a cold L2 and between two sentinels.
-    fn sample(&mut self, kernels: &[&Graph], samples: u32) -> Result<Sampled, CudaError> {
+    /// `samples` samples of each graph, interleaved, each with a cold L2 and between two sentinels.
+    fn sample(&mut self, graphs: &[&Graph], samples: u32) -> Result<Sampled, CudaError> {
         while self.sentinel.is_new() {
             self.watch()?;
         }
-        let mut sampling = Sampling::new(kernels.len(), samples as usize);
-        while let Some(kernel) = sampling.next(self.watch()?) {
-            sampling.take(self.timer.time(|| kernels[kernel].replay())?);
+        let mut sampling = Sampling::new(graphs.len(), samples as usize);
+        while let Some(due) = sampling.next(self.watch()?) {
+            sampling.take(self.timer.time(|| graphs[due].replay())?);
         }
         Ok(sampling.end())
     }

@@ -123,8 +123,13 @@ impl Probe {
         if read > 0 {
             self.fill(source.address(), 16 * read, 0, Pattern { keep: u32::MAX, add: 0 })?;
         }
-        let (sink, source_at, destination_at) = (self.sink.address(), source.address(), destination.address());
-        let params = TransferParams { source: source_at, destination: destination_at, sink, read, written };
+        let params = TransferParams {
+            source: source.address(),
+            destination: destination.address(),
+            sink: self.sink.address(),
+            read,
+            written,
+        };
         let capture = |grid| Graph::capture(&self.device, || self.transfer.launch(self.geometry(grid), &params));
         let graphs = transfer_grids(self.sms, read.max(written)).into_iter().map(capture).collect::<Result<_, _>>()?;
         Ok(Transfer { graphs, _source: source, _destination: destination })
