@@ -83,7 +83,7 @@ Examples:
   nvkv-tune verify --bundle kernels-out/sm_100a --emulate
   compute-sanitizer --target-processes all nvkv-tune verify --quick")]
     Verify(verify::Args),
-    /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer
+    /// Time the kernels of a bundle at a fixed list of shapes, against the read ceiling, plain transfers and a peer
     #[command(after_help = "\
 Examples:
   nvkv-tune bench --op decode

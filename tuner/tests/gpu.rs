@@ -4,7 +4,8 @@
 use nvkv_generator::{Preset, default_split, default_variant, feasible, problems, render, shapes, variants};
 use nvkv_spec::abi::DecodeParams;
 use nvkv_spec::{
-    AppendMode, DecodeProblem, KernelId, KvFormat, Numerics, Operation, Outcome, Problem, SplitPolicy, Target, Variant,
+    AppendMode, DecodeProblem, KernelId, KvFormat, Numerics, Operation, Outcome, Problem, SplitPolicy, Target, Traffic,
+    Variant,
 };
 use nvkv_tuner::gpu::{self, Nvrtc};
 use nvkv_tuner::worker::{CandidateKernel, Depth, GpuWorker, Limits, MeasureRequest, VerifyRequest};
@@ -160,6 +161,21 @@ fn times_are_plausible_beside_the_read_ceiling() {
             }
         }
     }
+}
+
+#[test]
+fn a_plain_transfer_takes_as_long_as_its_reads_at_the_ceiling_at_least() {
+    let mut bench = Bench::new(Duration::from_secs(60));
+    let ceiling = bench.worker.read_ceiling().unwrap();
+    let read = 64_000_000;
+    let at_ceiling = read as f64 / ceiling / 1e3;
+    for written in [0, read / 4] {
+        let us = bench.worker.transfer(Traffic { read, written }, 11).unwrap().expect("an undisturbed sample");
+        assert!((at_ceiling..10.0 * at_ceiling).contains(&us), "{us} µs, {at_ceiling} at {ceiling} GB/s");
+    }
+    // A launch of nothing still takes its time.
+    let nothing = bench.worker.transfer(Traffic { read: 0, written: 0 }, 11).unwrap().expect("an undisturbed sample");
+    assert!(nothing > 0.0 && nothing < at_ceiling, "{nothing} µs");
 }
 
 /// A decode kernel that is no attention at all: `body` sees its parameters as `p`.

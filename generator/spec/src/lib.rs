@@ -26,7 +26,7 @@ pub use kv_format::{ElementFormat, KvFormat, VScaleOrder};
 pub use launch::{GRID_X, GRID_YZ, Launch};
 pub use outcome::{CompileFacts, Evidence, GpuEnvironment, Outcome, Stage, Toolchain};
 pub use problem::{AppendMode, AppendProblem, DecodeProblem, Dtype, Numerics, Operation, Problem};
-pub use shape::{Lengths, Shape, doublings};
+pub use shape::{Lengths, Shape, Traffic, doublings};
 pub use target::{REGISTERS_PER_SM, SHARED_RESERVED_PER_BLOCK, Target, TargetFacts, UnknownTarget};
 pub use variant::{
     AppendVariant, DecodeVariant, Dequant, Mma, Operands, Path, SplitLaunch, SplitPolicy, Staging, Variant,

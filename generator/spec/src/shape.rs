@@ -191,16 +191,36 @@ impl Shape {
         }
     }
 
-    /// Bytes that a call must move at least: for decode the K, V and scales that its queries see, read once; for
-    /// append the 16-bit rows read and the cache rows written.
-    pub fn bytes(&self, problem: &Problem) -> u64 {
-        let row = u64::from(problem.kv_format().token_bytes(problem.head_dim()));
-        match *self {
-            Self::Decode { kv_heads, .. } => self.tokens(problem) * u64::from(kv_heads) * row,
-            Self::Append { tokens, kv_heads } => {
-                u64::from(tokens) * u64::from(kv_heads) * (row + 4 * u64::from(problem.head_dim()))
-            }
+    /// What a call must move at least: for decode the K, V and scales that its queries see, read once; for append the
+    /// 16-bit rows read and the cache rows written.
+    pub fn traffic(&self, problem: &Problem) -> Traffic {
+        let rows = self.tokens(problem) * u64::from(self.kv_heads());
+        let cached = rows * u64::from(problem.kv_format().token_bytes(problem.head_dim()));
+        match self {
+            Self::Decode { .. } => Traffic { read: cached, written: 0 },
+            Self::Append { .. } => Traffic { read: rows * 4 * u64::from(problem.head_dim()), written: cached },
         }
+    }
+
+    /// Bytes that a call must move at least: its [`Traffic`], both ways.
+    pub fn bytes(&self, problem: &Problem) -> u64 {
+        self.traffic(problem).total()
+    }
+}
+
+/// Bytes that a call moves between the device's memory and its SMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl Traffic {
+    /// Bytes read and written.
+    pub fn total(self) -> u64 {
+        self.read + self.written
     }
 }
 
@@ -253,6 +273,38 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<Shape>(wrong).unwrap_err().to_string().contains("shape has"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn traffic_is_16_bit_rows_in_and_cache_rows_out_for_append_and_the_cache_in_for_decode() {
+        let append = crate::AppendProblem {
+            kv_format: crate::KvFormat::Nvfp4,
+            head_dim: 128,
+            page_size: 16,
+            dtype: crate::Dtype::Bf16,
+            v_scale_order: crate::VScaleOrder::Linear,
+        };
+        let decode = crate::DecodeProblem {
+            kv_format: append.kv_format,
+            numerics: crate::Numerics::Exact,
+            head_dim: append.head_dim,
+            group: 8,
+            q_len: 1,
+            page_size: append.page_size,
+            dtype: append.dtype,
+            v_scale_order: append.v_scale_order,
+            append: crate::AppendMode::Separate,
+            window: None,
+            sinks: false,
+            soft_cap: false,
+        };
+        // 64 tokens of 8 heads, K and V: 128 elements of 2 bytes; 64 bytes of codes and 8 scales.
+        let [rows, cached] = [2 * 64 * 8 * (128 * 2), 2 * 64 * 8 * (128 / 2 + 128 / 16)];
+        let appended = Shape::Append { tokens: 64, kv_heads: 8 };
+        assert_eq!(appended.traffic(&Problem::Append(append)), Traffic { read: rows, written: cached });
+        let seen = Shape::Decode { batch: 4, context: 16, kv_heads: 8, lengths: Lengths::Equal };
+        assert_eq!(seen.traffic(&Problem::Decode(decode)), Traffic { read: cached, written: 0 });
+        assert_eq!(appended.bytes(&Problem::Append(append)), rows + cached);
     }
 
     #[test]

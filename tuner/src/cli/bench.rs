@@ -1,4 +1,5 @@
-//! `nvkv-tune bench`: the kernels of a bundle at a fixed list of shapes, against the read ceiling and a peer.
+//! `nvkv-tune bench`: the kernels of a bundle at a fixed list of shapes, against the read ceiling, a plain transfer of
+//! the same bytes, and a peer.
 
 mod peer;
 mod table;
@@ -14,9 +15,10 @@ use crate::worker::{CandidateKernel, GpuWorker, MeasureRequest};
 use anyhow::{Context, bail};
 use nvkv_db::median;
 use nvkv_generator::{Preset, problems, shapes};
-use nvkv_spec::{GpuEnvironment, KernelId, Operation, Problem, Shape, SplitPolicy};
+use nvkv_spec::{GpuEnvironment, KernelId, Operation, Outcome, Problem, Shape, SplitPolicy, Traffic};
 use peer::Peers;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +38,7 @@ pub struct Args {
     /// Only rows whose name, such as `decode-nvfp4-exact-d128-g8-q1-p16-bf16-linear at b64-c16384-h8`, contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Calls timed at each shape
+    /// Calls timed at each shape, and of each plain transfer at each of its grids
     #[arg(long, value_name = "N", value_parser = super::args::size, default_value = "41")]
     samples: u32,
     /// Print JSON, with every sample
@@ -56,6 +58,8 @@ struct Row {
     bytes: u64,
     /// Median of the samples, µs.
     median_us: f64,
+    /// Time of a plain kernel that moves as many bytes, µs; none where it could not be timed.
+    plain_us: Option<f64>,
     /// Times of single calls in the order taken, µs.
     samples: Vec<f64>,
     /// Peers at this shape: name, µs.
@@ -78,7 +82,7 @@ struct Bench {
     rows: Vec<Row>,
     /// Problems and shapes of the list that the bundle has no selection for.
     missing: Vec<String>,
-    /// Rows that could not be timed, and why.
+    /// Rows and plain transfers that could not be timed, and why.
     failed: Vec<String>,
 }
 
@@ -100,6 +104,7 @@ pub fn run(args: &Args) -> Done {
         failed: Vec::new(),
     };
     let mut worker = GpuWorker::new(DEVICE, LIMITS);
+    let mut plain = BTreeMap::new();
     let operations = if args.op.is_empty() { Operation::ALL } else { &args.op };
     for problem in problems(Preset::Standard, operations) {
         for shape in shapes(&problem, Preset::Standard) {
@@ -122,9 +127,15 @@ pub fn run(args: &Args) -> Done {
                 bench.read_ceiling_gbps = bench.read_ceiling_gbps.max(report.read_ceiling_gbps);
                 report.candidates.remove(0)
             });
-            match measured.and_then(|samples| samples) {
-                Ok(samples) => bench.rows.extend(row(selection, kernel, samples, &peers)),
-                Err(outcome) => bench.failed.push(format!("{name}: {}", reason(&outcome))),
+            let measured = measured.and_then(|samples| samples).map_err(|outcome| reason(&outcome));
+            match measured.and_then(|samples| row(selection, kernel, samples, &peers)) {
+                Ok(mut row) => {
+                    let traffic = shape.traffic(&problem);
+                    let time = || worker.transfer(traffic, args.samples);
+                    row.plain_us = plain_us(&mut plain, &mut bench.failed, traffic, time);
+                    bench.rows.push(row);
+                }
+                Err(why) => bench.failed.push(format!("{name}: {why}")),
             }
         }
     }
@@ -161,18 +172,65 @@ fn candidate(folder: &Path, selection: &Selection, kernel: &Kernel) -> anyhow::R
     Ok(CandidateKernel { id: kernel.id.clone(), variant: kernel.variant, split, cubin })
 }
 
-/// None where no sample was undisturbed.
-fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers]) -> Option<Row> {
+/// Why there is no time where the GPU gave samples.
+const DISTURBED: &str = "no sample was undisturbed: something else uses the GPU, or its clocks do not settle";
+
+/// Time of a plain transfer, µs, as `known` has it or as `time` takes it. Where that fails, it is not tried again for
+/// another row, and `failed` says why.
+fn plain_us(
+    known: &mut BTreeMap<Traffic, Option<f64>>,
+    failed: &mut Vec<String>,
+    traffic: Traffic,
+    time: impl FnOnce() -> Result<Option<f64>, Outcome>,
+) -> Option<f64> {
+    *known.entry(traffic).or_insert_with(|| {
+        let timed = time().map_err(|outcome| reason(&outcome)).and_then(|us| us.ok_or_else(|| DISTURBED.into()));
+        let Traffic { read, written } = traffic;
+        let note = |why| failed.push(format!("a plain transfer, {read} bytes read and {written} written: {why}"));
+        timed.map_err(note).ok()
+    })
+}
+
+/// A row whose plain transfer is still to be timed; or why there is none.
+fn row(selection: &Selection, kernel: &Kernel, samples: Vec<f64>, peers: &[Peers]) -> Result<Row, String> {
     let (problem, shape) = (kernel.problem, selection.shape);
-    Some(Row {
+    Ok(Row {
         problem,
         shape,
         kernel: kernel.id.clone(),
         variant: kernel.variant.key(),
         split: selection.split,
         bytes: shape.bytes(&problem),
-        median_us: median(&mut samples.clone())?,
+        median_us: median(&mut samples.clone()).ok_or(DISTURBED)?,
+        plain_us: None,
         samples,
         peers: peers.iter().filter_map(|p| Some((p.name().to_string(), p.us(&problem, &shape)?))).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::fake;
+
+    #[test]
+    fn a_plain_transfer_is_timed_once_and_a_failed_one_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut worker = fake::worker(folder.path(), &GpuEnvironment::default(), &[]);
+        let (mut known, mut failed) = (BTreeMap::new(), Vec::new());
+        let small = Traffic { read: 3_000_000, written: 1_000_000 };
+        let us = plain_us(&mut known, &mut failed, small, || worker.transfer(small, 3));
+        assert_eq!(us, Some(1.0), "4 MB at 4,000 GB/s");
+        assert_eq!(plain_us(&mut known, &mut failed, small, || panic!("timed again")), us);
+
+        let large = Traffic { read: 1 << 40, written: 0 };
+        let refused = || Err(Outcome::LaunchFailed { error: "out of memory".into() });
+        assert_eq!(plain_us(&mut known, &mut failed, large, refused), None);
+        assert_eq!(plain_us(&mut known, &mut failed, large, || panic!("tried again")), None);
+        let disturbed = Traffic { read: 16, written: 0 };
+        assert_eq!(plain_us(&mut known, &mut failed, disturbed, || Ok(None)), None);
+        let words = [["1099511627776 bytes read and 0 written", "out of memory"], ["16 bytes read", "undisturbed"]];
+        assert!(failed.iter().zip(words).all(|(line, words)| words.iter().all(|w| line.contains(w))), "{failed:?}");
+        assert_eq!(failed.len(), words.len());
+    }
 }

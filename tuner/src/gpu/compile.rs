@@ -193,10 +193,20 @@ extern "C" __global__ void nvkv_tiny(unsigned int* out, int n) {
         let nvrtc = nvrtc();
         let source = include_str!("../../../templates/probe.cu");
         for &target in Target::ALL {
-            let read = compile(&nvrtc, source, target.name(), "nvkv_probe_read").unwrap();
-            assert_eq!(read.facts.spill_stores + read.facts.stack, 0, "{target}");
-            assert!(read.ptx.matches("ld.global.v4.u32").count() >= 9, "{target}: 8 loads in flight, and the rest");
-            assert!(instructions(&read.cubin, "nvkv_probe_fill").is_some());
+            let probe = compile(&nvrtc, source, target.name(), "nvkv_probe_read").unwrap();
+            let count = |symbol: &str, instruction: &str| {
+                let entry = probe.ptx.split(".entry ").find(|entry| entry.starts_with(symbol));
+                entry.map_or(0, |entry| entry.matches(instruction).count())
+            };
+            for symbol in ["nvkv_probe_read", "nvkv_probe_transfer"] {
+                let facts = resources(&probe.log, symbol).unwrap();
+                assert_eq!(facts.spill_stores + facts.stack, 0, "{symbol} for {target}");
+            }
+            let loads = count("nvkv_probe_read", "ld.global.v4.u32");
+            assert!(loads >= 9, "{target}: 8 loads in flight, and the rest");
+            assert_eq!(count("nvkv_probe_transfer", "ld.global.v4.u32"), 8, "{target}");
+            assert_eq!(count("nvkv_probe_transfer", "st.global.v4.u32"), 8, "{target}");
+            assert!(instructions(&probe.cubin, "nvkv_probe_fill").is_some());
         }
     }
 }

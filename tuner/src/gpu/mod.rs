@@ -19,6 +19,6 @@ pub use nvkv_runtime::driver::CudaError;
 pub use nvml::Nvml;
 pub use nvrtc::{Nvrtc, NvrtcError};
 pub use nvrtc_path::NvrtcMissing;
-pub use probe_params::{FillParams, ReadParams};
+pub use probe_params::{FillParams, ReadParams, TransferParams};
 pub use state::GpuState;
 pub use timer::Timer;

@@ -16,6 +16,22 @@ pub struct ReadParams {
     pub vectors: u64,
 }
 
+/// Of the transfer kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TransferParams {
+    /// `read * 16` bytes.
+    pub source: DevicePtr,
+    /// `written * 16` bytes.
+    pub destination: DevicePtr,
+    /// One word.
+    pub sink: DevicePtr,
+    /// 16-byte vectors to read.
+    pub read: u64,
+    /// 16-byte vectors to write: those read at the same index, zeros past them.
+    pub written: u64,
+}
+
 /// Of the fill kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -34,5 +50,7 @@ pub struct FillParams {
 
 // SAFETY: spelled as in probe.cu, 8-byte fields before the 4-byte ones.
 unsafe impl KernelParams for ReadParams {}
+// SAFETY: as above.
+unsafe impl KernelParams for TransferParams {}
 // SAFETY: as above.
 unsafe impl KernelParams for FillParams {}

@@ -8,11 +8,12 @@ mod probe;
 mod sampling;
 mod spot;
 
-use crate::gpu::{CudaError, Device, GpuState, Nvrtc, Timer};
+use crate::gpu::{CudaError, Device, GpuState, Graph, Nvrtc, Timer};
 use crate::verify::Failure;
 use crate::worker::{MeasureReport, MeasureRequest};
 use bench::{Bench, Prepared};
-use nvkv_spec::{Outcome, Problem, Shape, Stage};
+use nvkv_db::median;
+use nvkv_spec::{Outcome, Problem, Shape, Stage, Traffic};
 use probe::{Probe, ProbeError};
 use sampling::{Sampled, Sampling, Sentinel};
 use std::rc::Rc;
@@ -49,6 +50,17 @@ impl Measurer {
         Ok(self.probe.ceiling()?)
     }
 
+    /// Time of a plain kernel that moves so many bytes, µs, under the policy of [`Self::measure`]: the median of
+    /// `samples` at the best of several grids; none where no sample was undisturbed.
+    pub(crate) fn transfer(&mut self, traffic: Traffic, samples: u32) -> Result<Option<f64>, Failure> {
+        self.bench = None; // as much memory may be wanted again
+        let transfer = self.probe.transfer(traffic)?;
+        let graphs: Vec<&Graph> = transfer.graphs.iter().collect();
+        self.warm_up(&graphs)?;
+        let sampled = self.sample(&graphs, samples)?;
+        Ok(sampled.samples.into_iter().filter_map(|mut grid| median(&mut grid)).min_by(f64::total_cmp))
+    }
+
     /// Times the candidates of `request`; `state` reads what the GPU is doing.
     ///
     /// A candidate whose result is wrong at this shape, or whose launch is refused, has that in the report
@@ -73,7 +85,7 @@ impl Measurer {
                 other => other.map_err(|failure| failure.outcome(Stage::Measure)),
             });
         }
-        let ready: Vec<&Prepared> = prepared.iter().flatten().collect();
+        let ready: Vec<&Graph> = prepared.iter().flatten().map(|kernel| &kernel.graph).collect();
         self.warm_up(&ready)?;
         let before = state();
         let Sampled { samples, retaken, missing } = self.sample(&ready, *samples)?;
@@ -111,21 +123,21 @@ impl Measurer {
         }
     }
 
-    fn warm_up(&self, kernels: &[&Prepared]) -> Result<(), CudaError> {
+    fn warm_up(&self, graphs: &[&Graph]) -> Result<(), CudaError> {
         for _ in 0..WARM_UP_ROUNDS {
-            kernels.iter().try_for_each(|kernel| kernel.graph.replay())?;
+            graphs.iter().try_for_each(|graph| graph.replay())?;
         }
         self.device.synchronize()
     }
 
-    /// `samples` samples of each kernel, interleaved, each with a cold L2 and between two sentinels.
-    fn sample(&mut self, kernels: &[&Prepared], samples: u32) -> Result<Sampled, CudaError> {
+    /// `samples` samples of each graph, interleaved, each with a cold L2 and between two sentinels.
+    fn sample(&mut self, graphs: &[&Graph], samples: u32) -> Result<Sampled, CudaError> {
         while self.sentinel.is_new() {
             self.watch()?;
         }
-        let mut sampling = Sampling::new(kernels.len(), samples as usize);
-        while let Some(kernel) = sampling.next(self.watch()?) {
-            sampling.take(self.timer.time(|| kernels[kernel].graph.replay())?);
+        let mut sampling = Sampling::new(graphs.len(), samples as usize);
+        while let Some(due) = sampling.next(self.watch()?) {
+            sampling.take(self.timer.time(|| graphs[due].replay())?);
         }
         Ok(sampling.end())
     }

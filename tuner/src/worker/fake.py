@@ -47,6 +47,9 @@ while len(head := sys.stdin.buffer.read(4)) == 4:
         sys.exit()
     if request == "Environment":
         answer({"Environment": plan["environment"]})
+    elif "Transfer" in request:
+        traffic = request["Transfer"]["traffic"]
+        answer({"Transferred": (traffic["read"] + traffic["written"]) / plan["measured"]["read_ceiling_gbps"] / 1e3})
     elif "Verify" in request:
         if not fail("verify " + request["Verify"]["kernel"]["id"]):
             answer({"Verified": plan["verified"]})

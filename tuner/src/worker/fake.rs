@@ -44,7 +44,8 @@ pub enum Fault {
 /// How long a fake may take: an answer takes milliseconds, unless the cores are busy with other tests.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// A worker in `folder` that reads a ceiling of 4,000 GB/s, takes 10 µs for every call, and else is or fails so.
+/// A worker in `folder` that reads a ceiling of 4,000 GB/s, at which plain transfers go, takes 10 µs for every call, and
+/// else is or fails so.
 pub fn worker(folder: &Path, environment: &GpuEnvironment, faults: &[(At, Fault)]) -> GpuWorker {
     let place = |at: &At| match at {
         At::Verify(id) => format!("verify {id}"),

@@ -4,7 +4,7 @@ use super::process::{CallError, Program, Worker, this_binary};
 use super::request::{MeasureReport, MeasureRequest, VerifyReport, VerifyRequest};
 use super::session::{GpuAnswer, GpuRequest};
 use crate::gpu::GpuState;
-use nvkv_spec::{GpuEnvironment, Outcome, Stage};
+use nvkv_spec::{GpuEnvironment, Outcome, Stage, Traffic};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,6 +65,16 @@ impl GpuWorker {
     pub fn read_ceiling(&mut self) -> Result<f64, Outcome> {
         match self.call(&GpuRequest::ReadCeiling, self.limits.measure) {
             Ok(GpuAnswer::ReadCeiling(rate)) => Ok(rate),
+            other => Err(failed(other, Stage::Measure)),
+        }
+    }
+
+    /// Time of a plain kernel that moves so many bytes and computes nothing, µs: what a kernel with that traffic can
+    /// hope for. Timed as candidates are, `samples` times at each of several grids: the median at the best one; none
+    /// where no sample was undisturbed.
+    pub fn transfer(&mut self, traffic: Traffic, samples: u32) -> Result<Option<f64>, Outcome> {
+        match self.call(&GpuRequest::Transfer { traffic, samples }, self.limits.measure) {
+            Ok(GpuAnswer::Transferred(us)) => Ok(us),
             other => Err(failed(other, Stage::Measure)),
         }
     }

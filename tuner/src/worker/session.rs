@@ -6,7 +6,7 @@ use super::serve::serve;
 use crate::gpu::{Device, GpuState, Nvml};
 use crate::measure::Measurer;
 use crate::verify::{Failure, Verifier};
-use nvkv_spec::{GpuEnvironment, Outcome, Stage};
+use nvkv_spec::{GpuEnvironment, Outcome, Stage, Traffic};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -17,6 +17,11 @@ pub(super) enum GpuRequest {
     Environment,
     State,
     ReadCeiling,
+    /// A plain kernel that moves so many bytes; `samples` times at each grid.
+    Transfer {
+        traffic: Traffic,
+        samples: u32,
+    },
     Verify(VerifyRequest),
     Measure(MeasureRequest),
 }
@@ -27,6 +32,7 @@ pub(super) enum GpuAnswer {
     Environment(GpuEnvironment),
     State(GpuState),
     ReadCeiling(f64),
+    Transferred(Option<f64>),
     Verified(VerifyReport),
     Measured(MeasureReport),
     /// No GPU can be used: why, and what mends it.
@@ -81,6 +87,9 @@ impl Session {
             GpuRequest::Environment => GpuAnswer::Environment(self.device.environment(self.nvml.as_deref())?),
             GpuRequest::State => GpuAnswer::State(state(self.nvml.as_deref())),
             GpuRequest::ReadCeiling => GpuAnswer::ReadCeiling(self.measurer()?.read_ceiling()?),
+            GpuRequest::Transfer { traffic, samples } => {
+                GpuAnswer::Transferred(self.measurer()?.transfer(traffic, samples)?)
+            }
             GpuRequest::Verify(request) => GpuAnswer::Verified(self.verifier.verify(&request)?),
             GpuRequest::Measure(request) => {
                 let nvml = self.nvml.clone();
