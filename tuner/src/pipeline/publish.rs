@@ -21,6 +21,7 @@ pub fn bundle(
     let mut choices = choices::all(recorder.db(), target, request.machine.gpu.as_ref().ok())?;
     let mut kitchen = Kitchen { target, pantry: Pantry::new(request, cache), ingredients: Vec::new() };
     let mut available = Vec::new();
+    kitchen.pantry.stock(choices.iter().map(Choice::kernel))?;
     for choice in choices.drain(..) {
         if kitchen.add(choice.kernel(), choice.evidence())? {
             available.push(choice);
