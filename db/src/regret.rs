@@ -36,7 +36,7 @@ pub struct Regret {
     pub bucket: Shape,
     /// The shape that the bucket serves, or served until it was split.
     pub shape: Shape,
-    /// The bucket's winner at [`Self::shape`], with what its split policy becomes there ([`SplitPolicy::at`]).
+    /// The bucket's winner at [`Self::shape`], with what its split policy becomes there ([`Problem::split_at`]).
     pub winner: Measured,
     /// The one of the lowest median there.
     pub best: Measured,
@@ -249,7 +249,7 @@ struct Served<'a> {
 fn served<'a>(
     field: &'a Field,
     contests: &[Contest<'a>],
-    Named { shapes, sms, row_tiles }: &Named,
+    Named { shapes, sms, kernels }: &Named,
 ) -> Result<Vec<Served<'a>>, sqlx::Error> {
     let mut winners: HashMap<(i64, i64), Vec<(Shape, &Contender)>> = HashMap::new();
     for Contest { winner, .. } in contests {
@@ -269,9 +269,11 @@ fn served<'a>(
         };
         let best = of_place.iter().min_by(|a, b| a.times.median_us.total_cmp(&b.times.median_us));
         for (bucket, winner) in winners.iter().filter(|(shape, _)| buckets.contains(shape)) {
-            let known = (shapes.get(&place.shape), row_tiles.get(&winner.kernel_id), sms.get(&place.environment));
+            let known = (shapes.get(&place.shape), kernels.get(&winner.kernel_id), sms.get(&place.environment));
             let split = match (winner.split_policy()?, known) {
-                (Some(split), (Some(shape), Some(tiles), Some(sms))) => Some(split.at(bucket, shape, *tiles, *sms)),
+                (Some(split), (Some(shape), Some((problem, row_tiles)), Some(sms))) => {
+                    Some(problem.split_at(split, bucket, shape, *row_tiles, *sms))
+                }
                 _ => None,
             };
             let mut at = None;
@@ -312,8 +314,8 @@ struct Named {
     shapes: HashMap<i64, Shape>,
     /// SMs of all environments.
     sms: HashMap<i64, u32>,
-    /// Row tiles of the winners' kernels ([`nvkv_spec::DecodeProblem::row_tiles`]); 1 of an append.
-    row_tiles: HashMap<KernelId, u32>,
+    /// Of the winners' kernels the problem, and the row tiles ([`nvkv_spec::DecodeProblem::row_tiles`]); 1 of an append.
+    kernels: HashMap<KernelId, (Problem, u32)>,
 }
 
 impl Named {
@@ -328,17 +330,17 @@ impl Named {
         .bind(Json(winners))
         .fetch_all(c)
         .await?;
-        let row_tiles = |(id, problem, variant): (String, Json<Problem>, Json<Variant>)| {
+        let named = |(id, problem, variant): (String, Json<Problem>, Json<Variant>)| {
             let row_tiles = match (problem.0, variant.0) {
                 (Problem::Decode(problem), Variant::Decode(variant)) => problem.row_tiles(variant.query_tile),
                 _ => 1,
             };
-            Ok((kernel_id(id)?, row_tiles))
+            Ok((kernel_id(id)?, (problem.0, row_tiles)))
         };
         Ok(Self {
             shapes: shapes.into_iter().map(|(id, shape)| (id, shape.0)).collect(),
             sms: sms.into_iter().collect(),
-            row_tiles: kernels.into_iter().map(row_tiles).collect::<Result<_, sqlx::Error>>()?,
+            kernels: kernels.into_iter().map(named).collect::<Result<_, sqlx::Error>>()?,
         })
     }
 }

@@ -118,7 +118,7 @@ fn winners_near_ties_and_defaults_compete_between_the_buckets_each_once() {
     );
 }
 
-/// The launch of the winner between the buckets is the one of [`SplitPolicy::at`], with the blocks of all row tiles.
+/// The launch of the winner between the buckets is the one of [`nvkv_spec::Problem::split_at`], with the blocks of all row tiles.
 #[test]
 fn the_row_tiles_of_the_winner_decide_which_launch_served() {
     let Problem::Decode(problem) = decode(128) else { panic!("a decode") };

@@ -49,7 +49,7 @@ fn database() -> (tempfile::TempDir, PathBuf) {
     }
     let between = Shape::Decode { batch: 3, context: 16_384, kv_heads: 8, lengths: Lengths::Equal };
     // As the winners' split at their buckets becomes one of that shape.
-    let served = [0, 1].map(|n| Some(SPLIT.at(&shapes(&decode, Preset::Quick)[n], &between, 1, 132)));
+    let served = [0, 1].map(|n| Some(decode.split_at(SPLIT, &shapes(&decode, Preset::Quick)[n], &between, 1, 132)));
     for (n, split, us) in [(0, served[0], 53.0), (0, served[1], 53.0), (1, served[0], 50.0)] {
         let variant = variants(&decode, Preset::Quick)[n];
         let mut trial = trial(decode, variant, between, Outcome::Timed { error: 1e-4 });

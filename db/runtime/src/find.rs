@@ -210,7 +210,7 @@ impl Runtime {
         let tuned = nearest(&entry.timed).or_else(|| nearest(&entry.predicted));
         let split = |row: &Row| {
             let row_tiles = self.kernels[row.kernel as usize].launch.row_tiles;
-            row.split.unwrap_or(SplitPolicy::WHOLE).at(&row.shape, shape, row_tiles, self.sms())
+            problem.split_at(row.split.unwrap_or(SplitPolicy::WHOLE), &row.shape, shape, row_tiles, self.sms())
         };
         let near = tuned.filter(|(distance, _)| *distance <= NEAR).map(|(distance, row)| {
             let trust = match row.trust {

@@ -2,6 +2,8 @@
 
 use crate::kv_format::{KvFormat, VScaleOrder};
 use crate::name::named_enum;
+use crate::shape::Shape;
+use crate::variant::SplitPolicy;
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -159,6 +161,17 @@ impl Problem {
         }
     }
 
+    /// What `split`, which won at `tuned`, becomes at `shape`: [`SplitPolicy::at`] of what the queries see of both contexts.
+    pub fn split_at(&self, split: SplitPolicy, tuned: &Shape, shape: &Shape, row_tiles: u32, sms: u32) -> SplitPolicy {
+        let [tuned, shape] = [*tuned, *shape].map(|shape| match shape {
+            Shape::Decode { batch, context, kv_heads, lengths } => {
+                Shape::Decode { batch, context: self.seen(context), kv_heads, lengths }
+            }
+            append @ Shape::Append { .. } => append,
+        });
+        split.at(&tuned, &shape, row_tiles, sms)
+    }
+
     /// The operation, as the command line names it.
     pub fn operation(&self) -> Operation {
         match self {
@@ -263,6 +276,19 @@ mod tests {
     }
 
     /// Query 0 of two sees 128 tokens, query 1 one token more and one less.
+    /// 129 tokens are all that queries with a window of 128 see: to cut them is worth less than a block costs. Without a
+    /// window 16,384 tokens in three parts fill the SMs better.
+    #[test]
+    fn a_window_is_not_cut_into_parts_for_tokens_that_nobody_sees() {
+        let shape =
+            |batch, context| Shape::Decode { batch, context, kv_heads: 8, lengths: crate::shape::Lengths::Equal };
+        let splits = |problem: DecodeProblem| {
+            Problem::Decode(problem).split_at(SplitPolicy::WHOLE, &shape(16, 32_768), &shape(11, 16_384), 1, 132)
+        };
+        assert_eq!(splits(PLAIN), SplitPolicy::Even { splits: 3 });
+        assert_eq!(splits(DecodeProblem { window: Some(128), ..PLAIN }), SplitPolicy::WHOLE);
+    }
+
     #[test]
     fn the_queries_of_a_request_see_their_windows_together() {
         let windowed = |window| DecodeProblem { window: Some(window), ..PLAIN };

@@ -186,14 +186,15 @@ impl SplitPolicy {
     pub const WHOLE: Self = Self::Even { splits: 1 };
 
     /// What a policy that won at `tuned` becomes at another shape of the same bucket, for a kernel of so many row tiles
-    /// ([`crate::DecodeProblem::row_tiles`]) on a device of `sms` SMs.
+    /// ([`crate::DecodeProblem::row_tiles`]) on a device of `sms` SMs. Contexts are what the queries see:
+    /// [`crate::Problem::split_at`].
     ///
     /// Of even parts there are as many blocks in all as won, up to about twice as many: the number of parts N that is the least
     /// of `ceil(blocks(N) / sms) / N * (1 + 384 N / context)`, where `blocks(N) = batch * kv_heads * row_tiles * N`: the tokens
     /// of the busiest SM with what a block costs beside them, fitted to what an H200 took between the tuned shapes, with
     /// kernels of one row tile (`docs/measured/2026-11-30-regret.md`).
     /// Parts of so many tokens become longer or shorter, so that the number of blocks stays.
-    pub fn at(self, tuned: &Shape, shape: &Shape, row_tiles: u32, sms: u32) -> Self {
+    pub(crate) fn at(self, tuned: &Shape, shape: &Shape, row_tiles: u32, sms: u32) -> Self {
         let (Shape::Decode { batch: b, context: c, kv_heads: h, .. }, Shape::Decode { batch, context, kv_heads, .. }) =
             (*tuned, *shape)
         else {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 fn found<'a>(query: &Query, answer: &'a Answer) -> Option<(&'a KernelRecord, Option<SplitPolicy>, f64)> {
     let split_at = |kernel: &KernelRecord, split: Option<SplitPolicy>, tuned, sms| {
         let Footprint { row_tiles, .. } = Footprint::new(&kernel.problem, &kernel.variant);
-        split.map(|split| split.at(tuned, &query.shape, row_tiles, sms))
+        split.map(|split| kernel.problem.split_at(split, tuned, &query.shape, row_tiles, sms))
     };
     match answer {
         Answer::Exact { winner } => Some((&winner.kernel, winner.split, 0.0)),

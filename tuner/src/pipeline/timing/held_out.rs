@@ -7,7 +7,7 @@ use super::super::pantry::Pantry;
 use super::super::space::yardstick;
 use super::super::{devices, plan};
 use super::*;
-use nvkv_db::{Buckets, Part, Regret, Serving};
+use nvkv_db::{Buckets, KernelRecord, Part, Regret, Serving};
 use nvkv_generator::{Footprint, Preset, default_split, render};
 use nvkv_spec::bucket::{NEAR, held_out, speaks_for};
 use std::sync::mpsc::channel;
@@ -261,8 +261,9 @@ fn index(server: &Serving, kernels: &[&Candidate]) -> Option<usize> {
 
 /// What the split that serves `bucket` becomes at `shape`.
 fn split_at(server: &Serving, bucket: &Shape, shape: &Shape, sms: u32) -> SplitPolicy {
-    let Footprint { row_tiles, .. } = Footprint::new(&server.kernel.problem, &server.kernel.variant);
-    server.split.unwrap_or(SplitPolicy::WHOLE).at(bucket, shape, row_tiles, sms)
+    let KernelRecord { problem, variant, .. } = &server.kernel;
+    let Footprint { row_tiles, .. } = Footprint::new(problem, variant);
+    problem.split_at(server.split.unwrap_or(SplitPolicy::WHOLE), bucket, shape, row_tiles, sms)
 }
 
 fn split_line(regret: &Regret) -> String {
@@ -295,7 +296,6 @@ mod tests {
     use super::*;
     use crate::pipeline::space::{Space, render_all};
     use crate::worker::fake::{At, Fault};
-    use nvkv_db::KernelRecord;
     use nvkv_spec::{KernelId, Lengths};
 
     const BETWEEN: Shape = Shape::Append { tokens: 128, kv_heads: 8 };
