@@ -113,13 +113,16 @@ impl Progress {
     }
 
     fn percent(&self) -> u64 {
-        100 * self.bar.position() / self.bar.length().unwrap_or(1).max(1)
+        (100 * self.bar.position() / self.bar.length().unwrap_or(1).max(1)).min(100)
     }
 
-    /// Time left if the rest goes as fast as what is done.
-    fn eta(&self) -> humantime::FormattedDuration {
+    /// Time left if the rest goes as fast as what is done; not told from less than a hundredth of it.
+    fn eta(&self) -> String {
         let (done, total) = (self.bar.position().max(1), self.bar.length().unwrap_or(1));
-        seconds(self.bar.elapsed().mul_f64(total.saturating_sub(done) as f64 / done as f64))
+        if self.percent() == 0 {
+            return "unknown".into();
+        }
+        seconds(self.bar.elapsed().mul_f64(total.saturating_sub(done) as f64 / done as f64)).to_string()
     }
 }
 
