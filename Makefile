@@ -9,7 +9,7 @@ NVRTC     := nvidia-cuda-nvrtc==13.0.*
 # The oldest wheel of it there is; it reads what older compilers make.
 NVDISASM  := nvidia-cuda-nvdisasm==13.2.*
 TOOLCHAIN := .toolchain/cuda-13.0.stamp
-TUNE      := target/release/nvkv-tune
+TUNE      := $(or $(CARGO_TARGET_DIR),target)/release/nvkv-tune
 PYTHON    := target/python
 MATURIN   := $(PYTHON)/maturin.stamp
 PIP_QUIET := --quiet --disable-pip-version-check

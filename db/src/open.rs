@@ -74,6 +74,10 @@ pub(crate) fn read_any_version(path: &Path) -> Result<Db, DbError> {
         return Err(DbError::Missing { path: path.to_path_buf() });
     }
     check_size(path)?;
+    // A tune may begin in an empty file; to read, it is what a full disk leaves of a database.
+    if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
+        return Err(DbError::Corrupt { path: path.to_path_buf(), detail: "it is empty".into() });
+    }
     let options = options(path, BUSY_TIMEOUT).read_only(true);
     match Db::connect(path, async || read_checked(path, &options).await) {
         // A log-mode file wants files beside it even to be read, unless it cannot change.

@@ -4,6 +4,7 @@
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file or folder that could not be read or written.
@@ -56,6 +57,25 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FolderError> {
         file.sync_all()
     };
     write().map_err(failed("write", path))
+}
+
+/// Writes a whole file in the place of `path`, or leaves what is there: a full disk costs no older file. What is no regular
+/// file, such as a pipe, is written to.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FolderError> {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    if path.exists() && !path.is_file() {
+        return fs::write(&path, bytes).map_err(failed("write", &path));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let write = || {
+        // As a file that is made without further ado: the umask says who may read it.
+        let all = fs::Permissions::from_mode(0o666);
+        let mut aside = tempfile::Builder::new().prefix(".nvkv-").permissions(all).tempfile_in(parent)?;
+        aside.write_all(bytes)?;
+        aside.as_file().sync_all()?;
+        Ok(aside.persist(&path).map(drop)?)
+    };
+    write().map_err(failed("write", &path))
 }
 
 /// Waits until the entries of `folder` are on the disk.
@@ -115,6 +135,19 @@ mod tests {
 
     fn content(folder: &Path) -> String {
         fs::read_to_string(folder.join("file")).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("report.html");
+        replace_file(&file, b"old").unwrap();
+        replace_file(&file, b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert!(replace_file(&folder.path().join("none/report.html"), b"new").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        replace_file(Path::new("/dev/null"), b"new").unwrap();
+        assert!(!Path::new("/dev/null").is_file());
     }
 
     #[test]

@@ -325,6 +325,23 @@ fn a_regret_without_rows_says_why_and_what_would_give_some() {
     none.stderr(contains("timed.sqlite has no trial whose name contains `b64`: "));
 }
 
+/// What a full disk leaves of a database is none, and a report is not written over one.
+#[test]
+fn an_empty_file_is_no_database_and_a_database_no_place_for_a_report() {
+    let place = Place::new();
+    timed_database(&place, "timed.sqlite", 10.0);
+    fs::write(place.path("empty.sqlite"), "").unwrap();
+    let merge = ["merge", "timed.sqlite", "empty.sqlite", "-o", "merged.sqlite"];
+    place.nvkv().args(merge).assert().code(1).stderr(contains("empty.sqlite").and(contains("it is empty")));
+    assert!(!place.path("merged.sqlite").exists());
+    let trials = trials_of(&place.path("timed.sqlite"));
+    for format in ["html", "csv", "json", "t4"] {
+        let report = ["report", "--db", "timed.sqlite", "--format", format, "-o", "./timed.sqlite"];
+        place.nvkv().args(report).assert().code(2).stderr(contains("./timed.sqlite is a database: name another file"));
+    }
+    assert_eq!(trials_of(&place.path("timed.sqlite")), trials);
+}
+
 /// What only reads a database names what is in its place, and an option only where the command has it.
 #[test]
 fn a_folder_in_a_databases_place_is_told() {

@@ -2,11 +2,13 @@
 
 use super::args::{BadArguments, DbArgs, RowArgs, asked_for};
 use super::{Done, NOTHING, print};
-use crate::folder::write_synced;
+use crate::folder::replace_file;
 use crate::pipeline::now;
 use crate::report::data::{Records, Report};
 use crate::report::{export, page, t4};
 use nvkv_db::Db;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -52,6 +54,10 @@ impl Format {
 /// Runs the command.
 pub fn run(args: &Args) -> Done {
     let format = args.format()?;
+    let out = args.out.as_deref().unwrap_or(format.file());
+    if is_database(out) {
+        return Err(BadArguments(format!("{} is a database: name another file for the report", out.display())).into());
+    }
     let target = args.rows.target()?;
     let records = Records::read(&Db::open_read_only(&args.db.db)?, target, &args.rows.only)?;
     if records.trials.is_empty() {
@@ -68,11 +74,10 @@ pub fn run(args: &Args) -> Done {
         Format::Json => export::json(&records)?,
         Format::T4 => t4::results(&records)?,
     };
-    let out = args.out.as_deref().unwrap_or(format.file());
     if out == Path::new("-") {
         print(&text)?;
     } else {
-        write_synced(out, text.as_bytes())?;
+        replace_file(out, text.as_bytes())?;
         eprintln!("{} ({})", out.display(), indicatif::HumanBytes(text.len() as u64));
     }
     Ok(ExitCode::SUCCESS)
@@ -91,4 +96,10 @@ impl Args {
             ))),
         }
     }
+}
+
+/// Whether what is there is an SQLite file (<https://sqlite.org/fileformat.html>, "The Database Header").
+fn is_database(path: &Path) -> bool {
+    let mut header = [0; 16];
+    File::open(path).and_then(|mut file| file.read_exact(&mut header)).is_ok() && header == *b"SQLite format 3\0"
 }

@@ -1,11 +1,11 @@
 //! `nvkv-tune [tune]`: the whole job.
 
 use super::args::{Arch, BadArguments, DbArgs, Scope};
-use super::{Done, NOTHING, cause, command_line, print, print_json};
+use super::{Done, INTERRUPTED, NOTHING, cause, command_line, print, print_json};
 use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::shard::Shard;
-use crate::pipeline::stop::Stop;
+use crate::pipeline::stop::{self, Stop};
 use crate::pipeline::target::{Devices, Machine};
 use crate::pipeline::{Request, Tuned, headline, tune};
 use crate::report;
@@ -84,7 +84,11 @@ pub fn run(args: &Args) -> Done {
     if args.json { print_json(&report::json(&request, &tuned)) } else { print(&report::table(&tuned.choices)) }?;
     conclude(&request, &tuned);
     let empty = tuned.choices.is_empty() && !request.cases.is_empty();
-    Ok(if empty { ExitCode::from(NOTHING) } else { ExitCode::SUCCESS })
+    Ok(match tuned.stopped {
+        Some(stop::INTERRUPTED) => ExitCode::from(INTERRUPTED),
+        _ if empty => ExitCode::from(NOTHING),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 fn request(args: &Args) -> anyhow::Result<Request> {

@@ -4,7 +4,7 @@ use super::cache::{Artefact, Cache};
 use super::compile::MachineError;
 use super::progress::Progress;
 use super::space::{Candidate, yardstick};
-use super::{Request, compile};
+use super::{Request, compile, cost};
 use crate::worker::CompileWorker;
 use nvkv_db::KernelRecord;
 use nvkv_generator::{RenderError, render};
@@ -54,8 +54,9 @@ impl<'a> Pantry<'a> {
         );
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.jobs.clamp(1, missing.len())).build()?;
         let (target, cache) = (self.target, self.cache);
+        let progress = Progress::new(missing.len() as u64 * cost::COMPILE_MS);
         let build = |worker: &mut CompileWorker, candidate: &Candidate| {
-            compile::one(worker, candidate, target, cache, &Progress::new(0)).map(drop)
+            compile::one(worker, candidate, target, cache, &progress).map(drop)
         };
         let work = missing.par_iter().map_init(|| CompileWorker::new(compile::LIMIT), build);
         let compiled: Result<(), MachineError> = pool.install(|| work.collect());

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Set by Ctrl-C or a termination signal.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
+
+/// The reason where it was a signal.
+pub const INTERRUPTED: &str = "interrupted";
 
 /// Whether a run should end now.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +21,7 @@ impl Stop {
     pub fn new(limit: Option<Duration>) -> Self {
         // A handler may be set once a process; if one is there already, it is this one.
         let _ = ctrlc::set_handler(|| {
-            if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            if SIGNALLED.swap(true, Ordering::Relaxed) {
                 std::process::exit(130);
             }
             eprintln!("stopping after the trial at hand; once more ends at once");
@@ -28,8 +31,8 @@ impl Stop {
 
     /// The reason to end, if there is one.
     pub fn reason(&self) -> Option<&'static str> {
-        if INTERRUPTED.load(Ordering::Relaxed) {
-            return Some("interrupted");
+        if SIGNALLED.load(Ordering::Relaxed) {
+            return Some(INTERRUPTED);
         }
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline).then_some("time limit reached")
     }
