@@ -73,11 +73,7 @@ pub(crate) fn read_any_version(path: &Path) -> Result<Db, DbError> {
     if !path.exists() {
         return Err(DbError::Missing { path: path.to_path_buf() });
     }
-    check_size(path)?;
-    // A tune may begin in an empty file; to read, it is what a full disk leaves of a database.
-    if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
-        return Err(DbError::Corrupt { path: path.to_path_buf(), detail: "it is empty".into() });
-    }
+    check_size(path, Empty::Damaged)?;
     let options = options(path, BUSY_TIMEOUT).read_only(true);
     match Db::connect(path, async || read_checked(path, &options).await) {
         // A log-mode file wants files beside it even to be read, unless it cannot change.
@@ -97,7 +93,7 @@ pub(crate) fn read_any_version(path: &Path) -> Result<Db, DbError> {
 /// Opens for writing. Everything up to the migration is one transaction, so that two processes
 /// that open a new file at once agree on who makes its tables.
 pub(crate) fn open_with(path: &Path, access: Access) -> Result<Db, DbError> {
-    check_size(path)?;
+    check_size(path, Empty::New)?;
     let mut options = options(path, access.busy_timeout).create_if_missing(true);
     if !access.synced {
         options = options.synchronous(SqliteSynchronous::Off);
@@ -146,12 +142,23 @@ fn newest_known() -> i64 {
     MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0)
 }
 
+/// What a file without a byte is.
+#[derive(PartialEq)]
+enum Empty {
+    /// A database to be made.
+    New,
+    /// What a full disk leaves of one.
+    Damaged,
+}
+
 /// A file of a few bytes: SQLite would take it for an empty one and write over it.
-fn check_size(path: &Path) -> Result<(), DbError> {
-    match std::fs::metadata(path).map_or(0, |m| m.len()) {
-        1..SMALLEST => Err(DbError::Corrupt { path: path.to_path_buf(), detail: "it is too short".into() }),
-        _ => Ok(()),
-    }
+fn check_size(path: &Path, empty: Empty) -> Result<(), DbError> {
+    let detail = match std::fs::metadata(path).map(|m| m.len()) {
+        Ok(0) if empty == Empty::Damaged => "it is empty",
+        Ok(1..SMALLEST) => "it is too short",
+        _ => return Ok(()),
+    };
+    Err(DbError::Corrupt { path: path.to_path_buf(), detail: detail.into() })
 }
 
 /// The schema version of an nvkv database, 0 for an empty file; an error for anything else.

@@ -41,9 +41,9 @@ impl SharedPlan {
         };
         Self {
             table: if uses_table { 256 * 8 } else { 0 },
-            queries: match (variant.k_path.mma, variant.k_path.multiplies_f16()) {
-                (Mma::Wgmma, f16) => variant.query_tile * problem.head_dim * if f16 { 2 } else { 1 },
-                _ => 0,
+            queries: match variant.k_path.mma {
+                Mma::Wgmma => variant.query_tile * problem.head_dim * (1 + u32::from(variant.k_path.multiplies_f16())),
+                Mma::F16 | Mma::E4m3 => 0,
             },
             rings: variant.warps * stages * variant.tile_tokens * problem.kv_format.token_bytes(problem.head_dim),
             merge: variant.warps * state_bytes(problem, variant),

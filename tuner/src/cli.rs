@@ -28,8 +28,6 @@ use std::process::ExitCode;
 const NOTHING: u8 = 1;
 /// The arguments do not fit this machine.
 const BAD_ARGUMENTS: u8 = 2;
-/// A signal ended the run before its work: what starts it again, such as a scheduler, must not take it for done.
-const INTERRUPTED: u8 = 130;
 
 const EXAMPLES: &str = "\
 Examples:

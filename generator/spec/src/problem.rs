@@ -275,7 +275,6 @@ mod tests {
         assert_eq!(Problem::Decode(all).differences(&Problem::Decode(PLAIN)), Some(3));
     }
 
-    /// Query 0 of two sees 128 tokens, query 1 one token more and one less.
     /// 129 tokens are all that queries with a window of 128 see: to cut them is worth less than a block costs. Without a
     /// window 16,384 tokens in three parts fill the SMs better.
     #[test]
@@ -289,6 +288,7 @@ mod tests {
         assert_eq!(splits(DecodeProblem { window: Some(128), ..PLAIN }), SplitPolicy::WHOLE);
     }
 
+    /// Query 0 of two sees 128 tokens, query 1 one token more and one less.
     #[test]
     fn the_queries_of_a_request_see_their_windows_together() {
         let windowed = |window| DecodeProblem { window: Some(window), ..PLAIN };

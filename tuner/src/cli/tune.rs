@@ -1,7 +1,7 @@
 //! `nvkv-tune [tune]`: the whole job.
 
 use super::args::{Arch, BadArguments, DbArgs, Scope};
-use super::{Done, INTERRUPTED, NOTHING, cause, command_line, print, print_json};
+use super::{Done, NOTHING, cause, command_line, print, print_json};
 use crate::pipeline::limits;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::shard::Shard;
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Done {
     conclude(&request, &tuned);
     let empty = tuned.choices.is_empty() && !request.cases.is_empty();
     Ok(match tuned.stopped {
-        Some(stop::INTERRUPTED) => ExitCode::from(INTERRUPTED),
+        Some(stop::INTERRUPTED) => ExitCode::from(stop::EXIT_CODE),
         _ if empty => ExitCode::from(NOTHING),
         _ => ExitCode::SUCCESS,
     })

@@ -48,10 +48,7 @@ impl<'a> Pantry<'a> {
         if missing.is_empty() {
             return Ok(());
         }
-        eprintln!(
-            "note: {} kernels of earlier runs are in no cache here; compiling them for the bundle",
-            missing.len()
-        );
+        eprintln!("note: {} kernels of earlier runs are in no cache here, and are compiled again", missing.len());
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.jobs.clamp(1, missing.len())).build()?;
         let (target, cache) = (self.target, self.cache);
         let progress = Progress::new(missing.len() as u64 * cost::COMPILE_MS);

@@ -9,6 +9,8 @@ static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
 /// The reason where it was a signal.
 pub const INTERRUPTED: &str = "interrupted";
+/// The exit code then: what starts a run again, such as a scheduler, must not take this one for done.
+pub const EXIT_CODE: u8 = 130;
 
 /// Whether a run should end now.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +24,7 @@ impl Stop {
         // A handler may be set once a process; if one is there already, it is this one.
         let _ = ctrlc::set_handler(|| {
             if SIGNALLED.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
+                std::process::exit(EXIT_CODE.into());
             }
             eprintln!("stopping after the trial at hand; once more ends at once");
         });

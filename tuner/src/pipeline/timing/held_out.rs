@@ -58,6 +58,7 @@ pub(super) fn fields(request: &Request, recorder: &Recorder, cache: &Cache) -> a
     let mut pantry = Pantry::new(request, cache);
     let problems = request.cases.iter().map(|(problem, _)| *problem).collect();
     let Buckets { serving, regrets } = recorder.db().buckets(&winners_of(problems, target, gpu))?;
+    pantry.stock(serving.iter().map(|server| &server.kernel))?;
     let mut fields = Vec::new();
     for (case, (problem, _)) in request.cases.iter().enumerate() {
         let known = Buckets {
