@@ -13,13 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 mod corpus;
 
 /// Forms that no recorded kernel has, and what stands in for the record.
-const EXCUSED: [(&str, &str); 3] = [
+const EXCUSED: [(&str, &str); 2] = [
     ("ld.const.u32", "the emulator keeps constants in global memory, whose loads are recorded"),
     ("cvt.rn.f16x2.e2m1x2", "sm_90a lacks it; emulator/tests/conversions.rs asks for all inputs"),
-    (
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
-        "m64n8k16 and m64n64k16 are recorded, and a column does not depend on how many there are: so with E4M3, where all are",
-    ),
 ];
 
 /// Every variant of the quick space, and one of each path for the other families of targets.
