@@ -62,6 +62,21 @@ __device__ __forceinline__ void load_shared(u32* to, u32 from) {
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
 }
 
+// The next number of `counter`, in global memory. What the block wrote before its last barrier is there for whoever takes
+// a later number; what it reads after its next barrier is what those before it wrote.
+__device__ __forceinline__ u32 take_ticket(u32* counter) {
+    u32 number;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(number) : "l"(counter) : "memory");
+    return number;
+}
+
+// *from where `wanted`, else 0. Asked for where it stands, and not where it is used first.
+__device__ __forceinline__ int load_if(bool wanted, const int* from) {
+    int number;
+    asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %1, 0; mov.b32 %0, 0; @wanted ld.global.b32 %0, [%2]; }" : "=r"(number) : "r"((u32)wanted), "l"(from));
+    return number;
+}
+
 // BYTES (1 or 2) zero-extended.
 template <int BYTES>
 __device__ __forceinline__ u32 load_global_narrow(const void* from) {

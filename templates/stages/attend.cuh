@@ -1,6 +1,7 @@
 // The main loop of a warp: tiles of this split, WARPS apart.
 
-// One tile whose K and V blocks come from `source.k(b)` and `source.v(b)`; V is zero where no query sees it.
+// One tile whose K and V blocks come from `source.k(b)` and, once it has been waited for, `source.v(b)`; V is zero where no
+// query sees it.
 template <typename Source>
 __device__ __forceinline__ void attend_tile(const Work& work, Lane lane, u32 table, u32 shared_q, const Queries& q, Source& source, int token, State& state) {
     Scores s[BLOCKS];
@@ -10,6 +11,7 @@ __device__ __forceinline__ void attend_tile(const Work& work, Lane lane, u32 tab
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) mask_scores(work, lane, token + 16 * b, s[b]);
     raise_max(q, s, state);
+    source.wait_for_v(work, lane, token);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
         u32 p[Q_BLOCKS][P_REGISTERS];

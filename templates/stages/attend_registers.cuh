@@ -4,6 +4,9 @@ struct RegisterSource {
     Tile tile;
     __device__ __forceinline__ const KBlock& k(int b) const { return tile.k[b]; }
     __device__ __forceinline__ const VBlock& v(int b) const { return tile.v[b]; }
+    __device__ __forceinline__ void wait_for_v(const Work& work, Lane lane, int token) {
+        if (has_unseen(work, token)) clear_unseen(work, lane, token, tile);
+    }
 };
 
 // A warp's next tile, on its way into registers, and the page of the one after.
@@ -18,12 +21,13 @@ struct Feed {
         if (begin < work.end) page = load_page(work, lane, token);
     }
 
-    __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32) {
+    __device__ __forceinline__ void find_page(const Work& work, Lane lane) {
         begin = work.begin;
         token = work.begin + threadIdx.x / 32 * TILE;
-        page = begin < work.end ? load_page(work, lane, token) : 0;
-        load_next(p, work, cache, lane);
+        page = load_page(work, lane, token);
     }
+
+    __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32) { load_next(p, work, cache, lane); }
 };
 
 __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 table, u32 shared_q, const Queries& q, Feed& feed, State& state) {
@@ -32,7 +36,6 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, 
     for (int begin = work.begin; begin < work.end; begin += STEP_TOKENS, token += STEP_TOKENS) {
         RegisterSource now = feed.next;
         feed.load_next(p, work, cache, lane);
-        if (has_unseen(work, token)) clear_unseen(work, lane, token, now.tile);
         attend_tile(work, lane, table, shared_q, q, now, token, state);
     }
 }

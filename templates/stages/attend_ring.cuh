@@ -1,4 +1,5 @@
-// Main loop with staging in shared memory: STAGES - 1 tiles in flight while one is computed.
+// Main loop with staging in shared memory: STAGES - 1 tiles in flight while one is computed. A tile is two groups of
+// copies, so that its scores are computed while V is still on its way.
 
 struct RingSource {
     u32 stage;
@@ -13,6 +14,11 @@ struct RingSource {
         read_v(stage, lane, b, block);
         return block;
     }
+    __device__ __forceinline__ void wait_for_v(const Work& work, Lane lane, int token) const {
+        copy_wait<2 * (STAGES - 1)>();
+        __syncwarp();
+        if (has_unseen(work, token)) clear_unseen(work, lane, token, stage);
+    }
 };
 
 // A warp's tiles on their way: STAGES - 1 of them in flight.
@@ -24,23 +30,28 @@ struct Feed {
 
     __device__ __forceinline__ u32 following(u32 stage) const { return stage + TILE_BYTES == ring + STAGES * TILE_BYTES ? ring : stage + TILE_BYTES; }
 
-    // One group a tile, an empty one past the end, so that the count of groups in flight stays the same.
+    // Two groups a tile, empty ones past the end, so that the count of groups in flight stays the same.
     __device__ __forceinline__ void copy_next(const DecodeParams& p, const Work& work, Lane lane) {
         if (begin < work.end) {
             copy_tile(p, origins, lane, page, token, write);
             page = load_page(work, lane, token + STEP_TOKENS);
+        } else {
+            copy_commit();
         }
         copy_commit();
         write = following(write);
         begin += STEP_TOKENS, token += STEP_TOKENS;
     }
 
+    __device__ __forceinline__ void find_page(const Work& work, Lane lane) {
+        begin = work.begin;
+        token = work.begin + threadIdx.x / 32 * TILE;
+        page = load_page(work, lane, token);
+    }
+
     __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 rings) {
         write = ring = rings + threadIdx.x / 32 * STAGES * TILE_BYTES;
         origins.start(p, cache, lane);
-        begin = work.begin;
-        token = work.begin + threadIdx.x / 32 * TILE;
-        page = begin < work.end ? load_page(work, lane, token) : 0;
 #pragma unroll
         for (int i = 0; i < STAGES - 1; i++) copy_next(p, work, lane);
     }
@@ -51,10 +62,9 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Work& work, 
     u32 read = feed.ring;
     // All warps make the same number of steps (wgmma is a joint act of four); tiles past the end are masked.
     for (int begin = work.begin; begin < work.end; begin += STEP_TOKENS, token += STEP_TOKENS) {
-        copy_wait<STAGES - 2>();
-        __syncwarp();                                   // every lane's copies have landed, and the oldest stage is free
+        copy_wait<2 * (STAGES - 1) - 1>();
+        __syncwarp();                                   // every lane's copies of K have landed, and the oldest stage is free
         feed.copy_next(p, work, lane);
-        if (has_unseen(work, token)) clear_unseen(work, lane, token, read);
         RingSource source = {read, lane};
         attend_tile(work, lane, table, shared_q, q, source, token, state);
         read = feed.following(read);

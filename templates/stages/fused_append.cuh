@@ -8,9 +8,9 @@ __device__ __forceinline__ void append_new_tokens(const DecodeParams& p, const W
         const int token = work.kv_len - Q_LEN + i;
         if (token < work.begin || token >= work.end) continue;
         const long long row = (long long)work.request * Q_LEN + i;
-        const u8* k = (const u8*)p.new_k + row * p.new_k_stride_token + work.head * p.new_k_stride_head;
-        const u8* v = (const u8*)p.new_v + row * p.new_v_stride_token + work.head * p.new_v_stride_head;
-        non_finite += requantise_token_block<OUT_BF16>(p, k, v, work.head, work.pages[token / PAGE], token % PAGE, block);
+        NewRow k((const u8*)p.new_k + row * p.new_k_stride_token + work.head * p.new_k_stride_head + 32 * block);
+        NewRow v((const u8*)p.new_v + row * p.new_v_stride_token + work.head * p.new_v_stride_head + 32 * block);
+        non_finite += requantise_token_block<OUT_BF16>(p, k, v, work.head, work.pages[token / PAGE], token % PAGE, block, true);
     }
     // Blocks of other row tiles write the same bytes; the first one counts.
     if (non_finite != 0 && work.row_tile == 0) atomicAdd(p.status, non_finite);

@@ -21,8 +21,7 @@ __device__ __forceinline__ Cache cache_of_head(const DecodeParams& p, int head) 
 __device__ __forceinline__ int load_page(const Work& work, Lane lane, int token) {
     const int index = token / PAGE + (PAGES_A_TILE == 1 ? 0 : lane.index % PAGES_A_TILE);
     const int last = min(index, (work.kv_len - 1) / PAGE);
-    if constexpr (WINDOW) return work.pages[max(last, first_visible(work, 0) / PAGE)];
-    return work.pages[last];
+    return load_if(work.kv_len > 0, work.pages + (WINDOW ? max(last, first_visible(work, 0) / PAGE) : last));
 }
 
 // Page of token `i` of a tile.

@@ -89,17 +89,17 @@ __device__ __forceinline__ RowPages<V_ROW> v_pages(const RowPages<K_BYTES>& k_pa
     else return RowPages<V_ROW>(lane, page);
 }
 
+// Copies a tile: K in a group of its own, V in the one that the caller closes.
 __device__ __forceinline__ void copy_tile(const DecodeParams& p, const Origins& origins, Lane lane, int page, int token, u32 stage) {
     const RowPages<K_ROW> k_pages(lane, page);
+    const ScalePages scale_pages(lane, page);
     copy_rows(stage, origins.k, p.k_data_page, p.k_data_token, lane, k_pages, token);
+    if constexpr (K_SCALES > 0)
+        copy_scales<K_SCALES>(stage + K_SCALE_OFFSET, origins.k_scales, p.k_scales_page, p.k_scales_token, lane, scale_pages, token);
+    copy_commit();
     copy_rows(stage + V_OFFSET, origins.v, p.v_data_page, p.v_data_token, lane, v_pages(k_pages, lane, page), token);
-    if constexpr (K_SCALES + V_SCALES > 0) {
-        const ScalePages pages(lane, page);
-        if constexpr (K_SCALES > 0)
-            copy_scales<K_SCALES>(stage + K_SCALE_OFFSET, origins.k_scales, p.k_scales_page, p.k_scales_token, lane, pages, token);
-        if constexpr (V_SCALES > 0)
-            copy_scales<V_SCALES>(stage + V_SCALE_OFFSET, origins.v_scales, p.v_scales_page, v_scales_row(p), lane, pages, token);
-    }
+    if constexpr (V_SCALES > 0)
+        copy_scales<V_SCALES>(stage + V_SCALE_OFFSET, origins.v_scales, p.v_scales_page, v_scales_row(p), lane, scale_pages, token);
 }
 
 // Makes rows from..to - 1 of V zero, by their scales or by their bytes. In the interleaved order the scales of token t

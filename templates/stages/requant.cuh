@@ -41,27 +41,30 @@ __device__ __forceinline__ u32 make_finite(NewRow& row) {
     return non_finite;
 }
 
-// RN(x / d) for many x and one d: the reciprocal once, then one Newton step on the quotient, which is correctly rounded
-// while nothing overflows or underflows (Markstein, IBM J. Res. Dev. 34, 1990). A power of two, by which x is multiplied
-// too, keeps d away from both ends.
+// x / d for many x and one d, by the reciprocal and what it lacks of 1 / d. Where x is an f16 or bf16 number and x / d within six
+// units of a border between codes, this is the IEEE quotient (tuner/reference/tests/quotient.rs asks for all of them), so
+// codes are the same. A power of two, by which x is multiplied too, keeps d away from both ends of the exponents.
 struct Divisor {
-    float factor, d, reciprocal;
+    float factor, reciprocal, rest;
 
     __device__ __forceinline__ explicit Divisor(float divisor)
-        : factor(divisor < 0x1p-60f ? 0x1p64f : divisor > 0x1p60f ? 0x1p-64f : 1.0f), d(divisor * factor), reciprocal(__frcp_rn(d)) {}
+        : factor(divisor < 0x1p-60f ? 0x1p64f : divisor > 0x1p60f ? 0x1p-64f : 1.0f) {
+        const float d = divisor * factor;
+        reciprocal = __frcp_rn(d);
+        const float error = fmaf(-reciprocal, d, 1.0f);
+        rest = fmaf(error * reciprocal, error, error * reciprocal);
+    }
 
     // |x| / divisor, of x * factor.
-    __device__ __forceinline__ float magnitude(float x) const {
-        const float quotient = fabsf(x) * reciprocal;
-        return fmaf(fmaf(-quotient, d, fabsf(x)), reciprocal, quotient);
-    }
+    __device__ __forceinline__ float magnitude(float x) const { return fmaf(fabsf(x), reciprocal, fabsf(x) * rest); }
 };
 
 // The E2M1 magnitude index of q < 7, nearest even, in the low bits of a float of base ROUND. Indices 0..7 stand for 0, .5,
 // 1, 1.5, 2, 3, 4, 6: the index is min(2q, q + 2, q / 2 + 4), and adding 1.5 * 2^23 rounds to an integer.
 constexpr float ROUND = 12582912.0f;
 __device__ __forceinline__ u32 e2m1_index(float q) {
-    return __float_as_uint(fminf(fminf(fmaf(q, 2.0f, ROUND), q + (ROUND + 2.0f)), fmaf(q, 0.5f, ROUND + 4.0f)));
+    // Positive floats are in the order of their bits, of which one instruction takes the least of three.
+    return __vimin3_u32(__float_as_uint(fmaf(q, 2.0f, ROUND)), __float_as_uint(q + (ROUND + 2.0f)), __float_as_uint(fmaf(q, 0.5f, ROUND + 4.0f)));
 }
 
 // Sign bits of eight elements, each at the top of its nibble.
@@ -113,9 +116,9 @@ __device__ __forceinline__ uint4 quantise_fp8(const NewRow& row, float g) {
     return {out[0], out[1], out[2], out[3]};
 }
 
-// 16 new elements to `data` and `scale` in the cache. Returns the count of non-finite ones.
+// 16 new elements to `data` and `scale` in the cache, if they are `kept`. Returns the count of non-finite ones.
 template <Format FORMAT, bool BF16>
-__device__ __forceinline__ u32 requantise(NewRow& row, float g, u8* data, u8* scale) {
+__device__ __forceinline__ u32 requantise(NewRow& row, float g, u8* data, u8* scale, bool kept) {
     u32 largest = largest_magnitude<BF16>(row), non_finite = 0;
     if (largest >= (BF16 ? 0x7F80 : 0x7C00)) {
         non_finite = make_finite<BF16>(row);
@@ -123,20 +126,19 @@ __device__ __forceinline__ u32 requantise(NewRow& row, float g, u8* data, u8* sc
     }
     if constexpr (FORMAT == Format::nvfp4) {
         const Nvfp4Block out = quantise_nvfp4<BF16>(row, largest, g);
-        store_global(data, out.codes);
-        store_global_byte(scale, out.scale);
+        if (kept) store_global(data, out.codes), store_global_byte(scale, out.scale);
     } else {
-        store_global(data, quantise_fp8<BF16>(row, g));
+        const uint4 out = quantise_fp8<BF16>(row, g);
+        if (kept) store_global(data, out);
     }
     return non_finite;
 }
 
-// Block `block` (16 elements) of a token's new K and V rows, `k` and `v`, into the cache at (page, in_page) of head `head`.
+// Block `block` (16 elements) of a token's new K and V rows into the cache at (page, in_page) of head `head`, if it is `kept`.
 // Params: AppendParams or DecodeParams.
 template <bool BF16, typename Params>
-__device__ __forceinline__ u32 requantise_token_block(const Params& p, const u8* k, const u8* v, long long head, u32 page, int in_page, int block) {
+__device__ __forceinline__ u32 requantise_token_block(const Params& p, NewRow& k, NewRow& v, long long head, u32 page, int in_page, int block, bool kept) {
     constexpr int K_BYTES = K_FORMAT == Format::nvfp4 ? 8 : 16, V_BYTES = V_FORMAT == Format::nvfp4 ? 8 : 16;
-    NewRow k_row(k + 32 * block), v_row(v + 32 * block);
     auto place = [&](u8* base, long long page_stride, long long head_stride, long long token_stride) {
         return (u8*)advance(advance(base + head * head_stride, page, page_stride), in_page, token_stride);
     };
@@ -144,5 +146,6 @@ __device__ __forceinline__ u32 requantise_token_block(const Params& p, const u8*
     u8* v_scale = place(p.v_scales, p.v_scales_page, p.v_scales_head, 0) + v_scale_offset(in_page, block, p.v_scales_token);
     u8* k_data = place(p.k_data, p.k_data_page, p.k_data_head, p.k_data_token) + K_BYTES * block;
     u8* v_data = place(p.v_data, p.v_data_page, p.v_data_head, p.v_data_token) + V_BYTES * block;
-    return requantise<K_FORMAT, BF16>(k_row, p.k_scale, k_data, k_scale) + requantise<V_FORMAT, BF16>(v_row, p.v_scale, v_data, v_scale);
+    const u32 non_finite = requantise<K_FORMAT, BF16>(k, p.k_scale, k_data, k_scale, kept) + requantise<V_FORMAT, BF16>(v, p.v_scale, v_data, v_scale, kept);
+    return kept ? non_finite : 0;
 }

@@ -37,11 +37,7 @@ __device__ __forceinline__ bool publish_split(const DecodeParams& p, const Work&
     const int warp = threadIdx.x / 32;
     if (warp < SLICES) store_state(partials + (long long)work.split * STATE_FLOATS * 32 + lane.index, warp * SLICE_TILES, slice);
     __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();                                // this block's part before the ticket,
-        *ticket = atomicAdd((u32*)p.workspace + group, 1);
-        __threadfence();                                // and the others' after it
-    }
+    if (threadIdx.x == 0) *ticket = take_ticket((u32*)p.workspace + group);
     __syncthreads();
     return *ticket == work.splits - 1;
 }
@@ -56,8 +52,12 @@ __device__ __forceinline__ void finish(const DecodeParams& p, const Work& work, 
         // The merge is done with its room: the ticket lies there.
         if (!publish_split(p, work, lane, group, partials, (volatile u32*)shared, slice)) return;
         if (threadIdx.x == 0) ((u32*)p.workspace)[group] = 0;   // as found, for the next launch
-        merge_states(q, partials + lane.index, warp, WARPS, work.splits, 0, state);
-        merge_warps(q, shared, lane, state, slice);
+        if constexpr (QUERY_TILE <= 16) {
+            merge_states<SPLITS_AT_ONCE>(q, partials + lane.index, warp, WARPS, work.splits, 0, state);
+            merge_warps(q, shared, lane, state, slice);
+        } else if (warp < SLICES) {                     // two whole states of more rows would fill the registers
+            merge_states<SPLITS_AT_ONCE>(q, partials + lane.index, 0, 1, work.splits, warp * SLICE_TILES, slice);
+        }
     }
     if (warp >= SLICES) return;
     if constexpr (SINKS) join_sinks(p, work, lane, q, slice);

@@ -26,6 +26,12 @@ struct Cut {
         if (splits <= taper) return splits == 0 ? 0 : smallest << (splits - 1);
         return smallest * (splits - taper) << taper;
     }
+    // Splits that `steps` steps fill, at least one.
+    __device__ __forceinline__ int splits(int steps) const {
+        for (int n = 1; n <= taper; n++)
+            if (last(n) >= steps) return n;
+        return max(taper + ((steps + (smallest << taper) - 1) / (smallest << taper)), 1);
+    }
 };
 
 // Tokens up to that of query position `i` of the new ones, which sees none after it: causal among the new tokens.
@@ -52,8 +58,7 @@ __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
     }
     const int steps = (work.kv_len - origin + STEP_TOKENS - 1) / STEP_TOKENS;
     const Cut cut(p, steps);
-    work.splits = 1;
-    while (cut.last(work.splits) < steps) work.splits++;
+    work.splits = cut.splits(steps);
     work.begin = origin + max(steps - cut.last(work.split + 1), 0) * STEP_TOKENS;
     work.end = min(origin + (steps - cut.last(work.split)) * STEP_TOKENS, work.kv_len);
     return work.split < work.splits;

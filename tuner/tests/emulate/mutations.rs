@@ -105,15 +105,17 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("output with a wrong stride", Fused, "stages/store.cuh", ["token * p.out_stride_token", "token * p.out_stride_head"]),
     in_batch("V of a wrong head", Registers, "stages/load.cuh", ["p.v_data + head * p.v_data_head", "p.v_data + head * p.v_scales_head"]),
     // Staging.
-    in_batch("copies not waited for", Wgmma, "stages/attend_ring.cuh", ["copy_wait<STAGES - 2>()", "copy_wait<STAGES - 1>()"]),
-    in_batch("copies never committed", Place, "stages/attend_ring.cuh", ["copy_commit();", ""]),
-    in_batch("other lanes' copies not waited for", Place, "stages/attend_ring.cuh", ["__syncwarp();", ""]),
+    in_batch("copies of K not waited for", Wgmma, "stages/attend_ring.cuh", ["copy_wait<2 * (STAGES - 1) - 1>()", "copy_wait<2 * (STAGES - 1)>()"]),
+    in_batch("copies of V not waited for", Wgmma, "stages/attend_ring.cuh", ["copy_wait<2 * (STAGES - 1)>()", "copy_wait<2 * STAGES - 1>()"]),
+    in_batch("copies of V never committed", Place, "stages/attend_ring.cuh", ["        copy_commit();\n        write", "        write"]),
+    in_batch("other lanes' copies of K not waited for", Place, "stages/attend_ring.cuh", ["        __syncwarp();                                   // every", "        // every"]),
+    in_batch("other lanes' copies of V not waited for", Place, "stages/attend_ring.cuh", ["        __syncwarp();\n        if (has_unseen", "        if (has_unseen"]),
     in_batch("a stale stage", Wgmma, "stages/attend_ring.cuh", ["read = feed.following(read);", ""]),
     // Barriers and fences.
     in_batch("no barrier before the table is read", Fused, "decode.cu.tera", ["__syncthreads();\n    State", "State"]),
     in_batch("no barrier before warps are merged", Place, "stages/merge.cuh", ["    __syncthreads();\n    if (warp < SLICES)", "    if (warp < SLICES)"]),
-    in_batch("a warp barrier for one lane", Wgmma, "stages/store.cuh", ["        *ticket = atomicAdd", "        __syncwarp(), *ticket = atomicAdd"]),
-    in_batch("no fence before a split is published", Wgmma, "stages/store.cuh", ["        __threadfence();                                // this", "        // this"]),
+    in_batch("a warp barrier for one lane", Wgmma, "stages/store.cuh", ["*ticket = take_ticket", "__syncwarp(), *ticket = take_ticket"]),
+    in_batch("no fence before a split is published", Wgmma, "ptx/copy.cuh", ["atom.acq_rel.gpu.global", "atom.acquire.gpu.global"]),
     in_batch("no proxy fence after Q is stored", Wgmma, "stages/queries.cuh", ["fence_async_shared();", ";"]),
     in_batch("no wgmma fence", Wgmma, "stages/scores.cuh", ["wgmma_fence();", ""]),
     in_batch("no wgmma wait", Wgmma, "stages/scores.cuh", ["wgmma_wait();", ";"]),
@@ -129,7 +131,7 @@ const MUTATIONS: &[Mutation] = &[
     // Splits.
     in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["WARPS, work.splits, 0, state", "WARPS, work.splits - 1, 0, state"]),
     in_batch("a ragged end dropped", Place, "stages/work.cuh", ["- origin + STEP_TOKENS - 1) / STEP_TOKENS", "- origin) / STEP_TOKENS"]),
-    Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - next) * q.scale[slot])", "1.0f"]) },
+    Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - whole) * scale)", "1.0f"]) },
     in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["== work.splits - 1", "== work.splits"]),
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
     // Windows, sinks, soft caps.
@@ -154,7 +156,9 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
     in_batch("V requantised to K's format", Mixed, "stages/requant.cuh", ["requantise<V_FORMAT, BF16>", "requantise<K_FORMAT, BF16>"]),
-    in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["if (slot < 0) return 0;", ""]),
+    in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["block, slot >= 0);", "block, true);"]),
+    in_batch("skipped tokens counted", Append, "stages/requant.cuh", ["return kept ? non_finite : 0;", "return non_finite;"]),
+    in_batch("a reciprocal one step too short", Append, "stages/requant.cuh", ["fmaf(error * reciprocal, error, error * reciprocal)", "error * reciprocal"]),
 ];
 
 impl Kernel {
