@@ -145,7 +145,8 @@ impl Row {
 /// The fastest is the one whose time is surely short (the lowest [`Times::upper_us`]), so that a few lucky samples
 /// win nothing. If it does not beat the default beyond noise, the default wins. Else those compete that are within
 /// noise of the fastest, were measured as well, and beat the default themselves: of these the kernel that is
-/// in this position at the most shapes of its environment wins, then by kernel id and split.
+/// in this position at the most shapes of its environment wins, then by kernel id and split. Scatter of its own helps
+/// neither the default nor those that compete.
 pub(crate) fn decide(all: &[Contender]) -> Vec<Contest<'_>> {
     let heats: Vec<Heat> = all.chunk_by(|a, b| a.place == b.place).filter_map(Heat::new).collect();
     let mut shapes = HashMap::<(i64, &KernelId), usize>::new();
@@ -180,7 +181,7 @@ impl<'a> Heat<'a> {
         let fastest = of_place.iter().min_by(by_time)?;
         let default = of_place.iter().filter(|c| c.is_default).max_by_key(|c| c.trial);
         let even = match default {
-            Some(default) if !fastest.times.beats(&default.times) => vec![default],
+            Some(default) if !fastest.times.beats_however_scattered(&default.times) => vec![default],
             _ => of_place.iter().filter(|c| may_win(c, fastest, default)).collect(),
         };
         let mut near: Vec<_> = of_place.iter().filter(|c| fastest.times.is_near(&c.times)).collect();
@@ -189,11 +190,11 @@ impl<'a> Heat<'a> {
     }
 }
 
-/// Neither few rounds nor scatter of its own make a trial one that may win: it counts as measured as surely as the fastest.
+/// Neither few rounds nor scatter of its own make a trial one that may win.
 fn may_win(contender: &Contender, fastest: &Contender, default: Option<&Contender>) -> bool {
     let (times, best) = (&contender.times, &fastest.times);
-    let as_sure = Times { error_us: times.error_us.min(best.error_us), ..*times };
-    !best.beats(&as_sure) && times.rounds >= best.rounds && default.is_none_or(|default| times.beats(&default.times))
+    let beats_default = default.is_none_or(|default| times.beats_however_scattered(&default.times));
+    !best.beats_however_scattered(times) && times.rounds >= best.rounds && beats_default
 }
 
 #[cfg(test)]
@@ -234,8 +235,26 @@ mod tests {
         // Not since everything is near: more than half of the kernels are told from the fastest.
         let near: usize = first.iter().map(|contest| contest.near.len()).sum();
         assert!(near < first.len() * KERNELS as usize / 2, "{near}");
-        let beats =
-            |c: &&Contest| c.default.is_some_and(|d| c.winner.times.beats(&d.times) || c.winner.trial == d.trial);
+        let beats = |c: &&Contest| {
+            c.default.is_some_and(|d| c.winner.trial == d.trial || c.winner.times.beats_however_scattered(&d.times))
+        };
         assert_eq!(first.iter().filter(beats).count(), first.len(), "never worse than the default");
+    }
+
+    /// A default whose rounds fall into two classes is 4 % slower at its median and never faster: it must not win because
+    /// its own median is hard to tell.
+    #[test]
+    fn a_scattered_default_is_no_winner() {
+        let contender = |trial: i64, rounds: [f64; 5]| Contender {
+            trial,
+            place: Place { environment: 1, problem: 1, shape: 1 },
+            role: Role::Asked,
+            kernel_id: crate::row::kernel_id(format!("kernel{trial}")).unwrap(),
+            split: None,
+            is_default: trial == 0,
+            times: Times::of(&rounds.map(|us| vec![us - 0.1, us, us + 0.1])).unwrap(),
+        };
+        let all = [contender(0, [86.5, 86.3, 86.5, 98.0, 101.0]), contender(1, [83.0, 82.9, 83.1, 83.0, 83.2])];
+        assert_eq!(decide(&all)[0].winner.trial, 1);
     }
 }

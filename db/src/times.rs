@@ -97,6 +97,12 @@ impl Times {
         self.lead_over(other) > NOISE
     }
 
+    /// Whether it is faster than `other` beyond noise, and `other`'s own scatter is no excuse: that counts as measured as
+    /// surely as this one.
+    pub fn beats_however_scattered(&self, other: &Self) -> bool {
+        self.beats(&Self { error_us: other.error_us.min(self.error_us), ..*other })
+    }
+
     /// Whether a repetition of both measurements may find that `self`, the faster one here, does not beat `other`.
     pub fn is_near(&self, other: &Self) -> bool {
         self.lead_over(other) <= NEAR
