@@ -1,6 +1,6 @@
 /* An engine's first steps in C: open a bundle, find the kernel of a step, ask why, and launch it where a GPU is.
  *
- *   cc guide.c -I<include> -L<lib> -lnvkv -lm -ldl -o guide && ./guide kernels-out/sm_90a
+ *   cc guide.c -I<include> -L<lib> -lnvkv -lm -ldl -o guide && LD_LIBRARY_PATH=<lib> ./guide kernels-out/sm_90a
  *
  * Without a GPU it ends after the questions. The driver is loaded at run time, so that no CUDA toolkit is needed. */
 

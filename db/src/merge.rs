@@ -101,11 +101,11 @@ impl Db {
         aside::remove_stale(folder);
         let aside = Aside::new(folder).map_err(cannot("write to"))?;
         let merged = aside.path().join("merged.sqlite");
-        let result = open_with(&merged, ALONE)?;
         let told = |e| at(output, e);
+        let result = open_with(&merged, ALONE).map_err(told)?;
         for (number, input) in (0i64..).zip(inputs) {
             let copy = aside.path().join("input.sqlite");
-            snapshot(input, &copy)?;
+            snapshot(input, &copy, output)?;
             result.run(async |c| stage(c, number, &copy).await).map_err(told)?;
             std::fs::remove_file(&copy).map_err(cannot("write to"))?;
         }
@@ -163,14 +163,19 @@ fn at(path: &Path, error: DbError) -> DbError {
     }
 }
 
-/// Copies the database at `from` to `to` as of one moment, and brings the copy's schema up to date.
-fn snapshot(from: &Path, to: &Path) -> Result<(), DbError> {
+/// Copies the database at `from` to `to` as of one moment, and brings the copy's schema up to date. A disk that is full is
+/// that of `output`, beside which `to` lies.
+fn snapshot(from: &Path, to: &Path, output: &Path) -> Result<(), DbError> {
+    let of_disk = |path, error| match error {
+        DbError::DiskFull { .. } => at(output, error),
+        error => at(path, error),
+    };
     let input = read_any_version(from)?;
     let path = to.to_string_lossy().into_owned();
     input.check(async |c| check_pages(from, c).await)?;
-    input.run(async |c| sqlx::query("VACUUM INTO ?").bind(path).execute(c).await)?;
+    input.run(async |c| sqlx::query("VACUUM INTO ?").bind(path).execute(c).await).map_err(|e| of_disk(from, e))?;
     drop(input);
-    open_with(to, ALONE).map(drop).map_err(|e| at(from, e))
+    open_with(to, ALONE).map(drop).map_err(|e| of_disk(from, e))
 }
 
 /// Reads the rows of one input as they are, under its number.

@@ -929,6 +929,11 @@ fn a_full_disk_is_named_loses_no_trial_and_the_same_command_goes_on() {
         rm -r kernels-out/sm_100a
         leave kernels-out 8; tune bundle 64; ls kernels-out > bundle.left; mount -o remount,size=256m kernels-out
         tune last 64
+        mkdir small medium
+        mount -t tmpfs -o size=64k tmpfs small
+        mount -t tmpfs -o size=230k tmpfs medium
+        {nvkv} merge db/nvkv.sqlite -o small/all.sqlite 2> small.stderr || ls small > merge.left
+        {nvkv} merge db/nvkv.sqlite -o medium/all.sqlite 2> medium.stderr || ls medium >> merge.left
         {nvkv} verify
         "#,
         nvkv = nvkv.display(),
@@ -949,6 +954,11 @@ fn a_full_disk_is_named_loses_no_trial_and_the_same_command_goes_on() {
     );
     assert!(said[1].contains("the disk is full") && said[1].contains("the same command goes on"), "{said:?}");
     assert_eq!(text("bundle.left"), "", "neither a bundle nor half of one");
+    for size in ["small", "medium"] {
+        let said = text(&format!("{size}.stderr"));
+        assert!(said.contains(&format!("no space left for the database {size}/all.sqlite")), "{said}");
+    }
+    assert_eq!(text("merge.left"), "", "neither a database nor half of one");
 
     let trials = ["first", "database", "bundle", "last"].map(|name| trials_of(&place.path(&format!("{name}.sqlite"))));
     let all = feasible(&place);

@@ -39,6 +39,8 @@ fn what_is_no_bundle_is_said_to_be_none() {
     assert!(said.contains("no bundle in") && said.contains("nvkv-tune --out"), "{said}");
     let said = refusal(&folder.path().join("nowhere"));
     assert!(said.contains("nowhere"), "{said}");
+    let said = refusal(&folder.path().join("out/sm_90a"));
+    assert!(said.ends_with("out` writes one"), "{said}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::{Done, NOTHING, print, print_json};
 use crate::report::data::name;
 use crate::report::regret::{Summary, csv, json, table};
 use nvkv_db::{Db, DbError, EnvironmentKey, Regret, WinnerFilter};
-use nvkv_spec::Target;
+use nvkv_spec::{Problem, Shape, Target};
 use std::process::ExitCode;
 
 /// Arguments of `regret`.
@@ -33,8 +33,9 @@ pub fn run(args: &Args) -> Done {
         regrets.extend(db.regrets(&WinnerFilter::of(target))?);
     }
     let all = winners.len();
-    winners.retain(|w| name(&w.kernel.problem, Some(&w.shape)).contains(&args.rows.only));
-    regrets.retain(|r| name(&r.problem, Some(&r.bucket)).contains(&args.rows.only));
+    let asked = |problem: &Problem, shape: &Shape| name(problem, Some(shape)).contains(&args.rows.only);
+    winners.retain(|w| asked(&w.kernel.problem, &w.shape));
+    regrets.retain(|r| asked(&r.problem, &r.bucket) || asked(&r.problem, &r.shape));
     let summary = Summary::new(&winners, &regrets);
     if args.json {
         print_json(&json(&summary, &regrets))?;

@@ -1,6 +1,7 @@
 //! Finding bundles and reading them: nothing is used that changed since it was written.
 
 use super::manifest::{DIGEST_NAME, FILE_NAME, FileEntry, Manifest, OLDEST_SCHEMA, SCHEMA, digest};
+use nvkv_spec::Target;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -18,7 +19,7 @@ pub enum Unreadable {
         source: io::Error,
     },
     /// No bundle is there.
-    #[error("no bundle in {}: `nvkv-tune --out {}` writes one", .0.display(), .0.display())]
+    #[error("no bundle in {}: `nvkv-tune --out {}` writes one", .0.display(), out(.0).display())]
     Missing(PathBuf),
     /// It is not a manifest.
     #[error("{}: not a manifest ({source}); tune again to write a new one", path.display())]
@@ -71,6 +72,12 @@ pub enum Changed {
         /// What it is now.
         found: String,
     },
+}
+
+/// The folder to give as `--out` for a bundle in `folder`: bundles lie in folders of their targets' names.
+fn out(folder: &Path) -> &Path {
+    let is_target = Target::ALL.iter().any(|target| folder.ends_with(target.name()));
+    folder.parent().filter(|out| is_target && !out.as_os_str().is_empty()).unwrap_or(folder)
 }
 
 /// The folders of bundles: `folder` itself, or those in it.
