@@ -124,6 +124,8 @@ __device__ __forceinline__ void prepare_queries(const DecodeParams& p, const Raw
             float scale = base;
             // The lane that loaded the row of this slot knows its magnitude.
             if constexpr (ROWS_SCALED) scale *= SWAPPED ? __shfl_sync(0xFFFFFFFF, magnitude[0], (2 * lane.t + s) * 4) : magnitude[s % ROWS_A_BLOCK];
+            // -inf times 0 would be NaN. Raw scores are below 2^40, so that a scale as small as this makes all weights 1 anyway.
+            scale = fmaxf(scale, 0x1p-100f);
             q.scale[2 * b + s] = scale;
             if constexpr (SOFT_CAP) {
                 q.cap_scale[2 * b + s] = 2.0f * scale / p.soft_cap;

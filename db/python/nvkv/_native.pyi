@@ -220,7 +220,7 @@ class Runtime:
 
         Args:
             k, v: `[tokens, Hkv, D]`, bf16 or f16.
-            slot_mapping: `page * page_size + offset` of each token, `[tokens]`, int64; negative ones are skipped.
+            slot_mapping: `page * page_size + offset` of each token, `[tokens]`, int64; negative ones are skipped, though their rows are read.
             k_cache, v_cache, k_scales, v_scales, status: as for `decode`.
 
         Raises CallError, Miss or DeviceError; then nothing was launched.

@@ -106,7 +106,7 @@ pub enum CallError {
     #[error("{0} was found, which is launched by the other operation's call")]
     Operation(String),
     /// A scale that no result survives.
-    #[error("{name} is {value}: it must be finite and more than 0")]
+    #[error("{name} is {value:?}: it must be finite and more than 0, and no subnormal number")]
     Scale {
         /// The parameter.
         name: &'static str,
@@ -237,7 +237,7 @@ fn same(name: &'static str, called: u32, found: u32) -> Result<(), CallError> {
 }
 
 fn scale(name: &'static str, value: f32) -> Result<(), CallError> {
-    if value.is_finite() && value > 0.0 { Ok(()) } else { Err(CallError::Scale { name, value }) }
+    if value.is_normal() && value > 0.0 { Ok(()) } else { Err(CallError::Scale { name, value }) }
 }
 
 fn unset(name: &'static str, unset: bool) -> Result<(), CallError> {

@@ -219,7 +219,7 @@ fn a_cache_of_another_page_size_head_dim_or_order_of_axes_is_noticed() {
 fn sizes_and_scales_are_those_that_were_asked_for() {
     assert!(refusal(&fused(), |p| p.batch = 9).starts_with("batch is 9, but the kernel was found for 8"));
     assert!(refusal(&fused(), |p| p.kv_heads = 4).starts_with("kv_heads is 4"));
-    for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+    for scale in [0.0, -1.0, 1e-40, f32::NAN, f32::INFINITY] {
         assert!(refusal(&fused(), |p| p.q_scale = scale).starts_with("q_scale is"), "{scale}");
         assert!(refusal(&fused(), |p| p.k_scale = scale).starts_with("k_scale is"), "{scale}");
     }
@@ -240,7 +240,7 @@ fn window_sinks_and_soft_cap_are_given_where_the_problem_has_them_and_only_there
         ((|p| p.window = 0) as Change, "window is 0: a query sees itself at least"),
         (|p| p.sinks = 0, "sinks is null: pass the device address of logit of each query head"),
         (|p| p.sinks = 0x9002, "sinks is 36866, no multiple of 4"),
-        (|p| p.soft_cap = 0.0, "soft_cap is 0: it must be finite and more than 0"),
+        (|p| p.soft_cap = 0.0, "soft_cap is 0.0: it must be finite and more than 0"),
         (|p| p.soft_cap = -50.0, "soft_cap is -50"),
         (|p| p.soft_cap = f32::NAN, "soft_cap is NaN"),
         (|p| p.soft_cap = f32::INFINITY, "soft_cap is inf"),

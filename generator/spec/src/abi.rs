@@ -100,7 +100,7 @@ params! {
     AppendParams {
         k: DevicePtr = "const void*", "new keys [tokens, Hkv, D], f16 or bf16";
         v: DevicePtr = "const void*", "new values [tokens, Hkv, D], f16 or bf16";
-        slot_mapping: DevicePtr = "const long long*", "page * page_size + offset of each token; negative skips it [tokens]";
+        slot_mapping: DevicePtr = "const long long*", "page * page_size + offset of each token; negative skips it, though its rows of k and v are read [tokens]";
         k_data: DevicePtr = "unsigned char*", "K codes, first byte of page 0";
         k_scales: DevicePtr = "unsigned char*", "K block scales; null where the format has none";
         v_data: DevicePtr = "unsigned char*", "V codes, first byte of page 0";

@@ -86,6 +86,7 @@ fn a_fence_and_an_atomic_hand_over_what_a_block_wrote() {
     }
     assert!(is_race(&outcome(&tickets("", ""))), "no fence");
     assert!(is_race(&outcome(&tickets("membar.cta;", ""))), "a fence of the block");
+    assert!(is_race(&outcome(&tickets("", "acq_rel.cta."))), "an atomic of the block");
     assert!(is_race(&outcome(&tickets("membar.gl; st.global.u32 [%rd1], 50;", ""))), "a store after the fence");
 }
 

@@ -1,6 +1,7 @@
 //! The cases a kernel must pass. They depend on the problem alone, so that all its variants share
 //! one reference result.
 
+use super::host::K_SCALE;
 use crate::worker::Depth;
 use nvkv_spec::SplitPolicy;
 use nvkv_spec::layout::Arrangement;
@@ -17,6 +18,8 @@ pub enum Content {
     ConstantValues,
     /// Some new elements are NaN or infinite (fused append only).
     NonFinite,
+    /// Queries of zeros, and a K scale so small that their rows' scales vanish in f32: all tokens count alike.
+    NoScores,
 }
 
 /// One batch for a decode kernel.
@@ -51,6 +54,11 @@ impl DecodeCase {
     /// The window of this case of `problem`, if it has one.
     pub fn window(&self, problem: &DecodeProblem) -> Option<u32> {
         problem.window.map(|own| self.window.unwrap_or(own))
+    }
+
+    /// Scale of the K tensor.
+    pub fn k_scale(&self) -> f32 {
+        if self.content == Content::NoScores { 1e-12 } else { K_SCALE }
     }
 
     /// The first token of a request of `len` tokens that any of its queries sees.
@@ -255,7 +263,11 @@ fn long(problem: &DecodeProblem) -> Vec<DecodeCase> {
     };
     let one_request =
         DecodeCase { name: "one request".into(), kv_len: vec![3001], splits: every_split(), ..every_length.clone() };
-    vec![every_length, one_request]
+    // So many splits that warps which merge them take several turns.
+    let many_splits =
+        DecodeCase { name: "many splits".into(), kv_len: vec![10_007], splits: vec![even(40)], ..every_length.clone() };
+    let no_scores = DecodeCase { name: "no scores".into(), content: Content::NoScores, ..one_request.clone() };
+    vec![every_length, one_request, many_splits, no_scores]
 }
 
 /// Lengths around pages, tiles and blocks of tiles; one of about 3,000.
@@ -294,7 +306,9 @@ pub fn append_cases(depth: Depth) -> Vec<AppendCase> {
     if depth == Depth::Full {
         for &arrangement in Arrangement::ALL {
             for (kv_heads, tokens) in [(1, 1), (1, 1000), (2, 63), (3, 129), (8, 400)] {
-                for (k_scale, padded) in [(1.0, true), (2.5e-3, false), (7.7, true), (JUST_BELOW_ONE, false)] {
+                for (k_scale, padded) in
+                    [(1.0, true), (2.5e-3, false), (7.7, true), (JUST_BELOW_ONE, false), (1e-30, false), (1e20, true)]
+                {
                     cases.push(case(arrangement, kv_heads, tokens, k_scale, padded));
                 }
             }

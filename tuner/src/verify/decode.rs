@@ -1,7 +1,7 @@
 //! One decode case.
 
 use super::executor::Executor;
-use super::host::{DecodeData, K_SCALE, Q_SCALE, SOFT_CAP, V_SCALE, sm_scale};
+use super::host::{DecodeData, Q_SCALE, SOFT_CAP, V_SCALE, sm_scale};
 use super::rows::RowStrides;
 use super::{Failure, Guarded, compare};
 use crate::gpu::Geometry;
@@ -128,7 +128,7 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         taper: launch.taper,
         sm_scale: sm_scale(inputs.problem),
         q_scale: Q_SCALE,
-        k_scale: K_SCALE,
+        k_scale: data.case.k_scale(),
         v_scale: V_SCALE,
         window: data.case.window(inputs.problem).unwrap_or_default(),
         soft_cap: if inputs.problem.soft_cap { SOFT_CAP } else { 0.0 },

@@ -75,6 +75,7 @@ impl DecodeData {
             Content::HugeKey | Content::NonFinite => {
                 aligned_bits(&mut rng, problem.dtype, query_rows, problem.head_dim)
             }
+            Content::NoScores => vec![0; query_rows * dim],
             Content::Random | Content::ConstantValues => normal_bits(&mut rng, problem.dtype, query_rows * dim),
         };
         let mut data = Self {
@@ -107,7 +108,8 @@ impl DecodeData {
         }
         let slots = new_slots(problem, &self.case.kv_len, &self.block_table, self.block_table_stride);
         let [k, v] = &self.new_rows;
-        self.non_finite = append(&problem.append_problem(), k, v, &slots, K_SCALE, V_SCALE, &mut self.cache_after);
+        self.non_finite =
+            append(&problem.append_problem(), k, v, &slots, self.case.k_scale(), V_SCALE, &mut self.cache_after);
     }
 
     fn inputs<'a>(&'a self, problem: &'a DecodeProblem) -> DecodeInputs<'a> {
@@ -120,7 +122,7 @@ impl DecodeData {
             kv_len: &self.kv_len,
             sm_scale: sm_scale(problem),
             q_scale: Q_SCALE,
-            k_scale: K_SCALE,
+            k_scale: self.case.k_scale(),
             v_scale: V_SCALE,
             window: self.case.window(problem),
             soft_cap: problem.soft_cap.then_some(SOFT_CAP),

@@ -158,6 +158,17 @@ fn every_path_of_every_target_decodes_as_the_reference_does() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// A row's scale of 0 would make NaN of what is masked, and weigh parts of a request wrongly.
+#[test]
+fn without_scores_all_tokens_count_alike() {
+    let problem = DecodeProblem { dtype: Dtype::Bf16, numerics: Numerics::Exact, ..base() };
+    let splits = [1, 3, 5].map(|splits| SplitPolicy::Even { splits }).to_vec();
+    let case = DecodeCase { content: Content::NoScores, kv_len: vec![900, 1280], kv_heads: 1, splits, ..batch() };
+    let (prepared, problem) = (Prepared::decode(&problem, &[case]), Problem::Decode(problem));
+    let compiled = Compiled::new(&nvrtc(), &problem, default_variant(&problem, Target::Sm90a), Target::Sm90a);
+    assert_eq!(compiled.failure(&prepared), None);
+}
+
 #[test]
 fn append_writes_the_reference_s_bytes_for_every_target() {
     let nvrtc = nvrtc();

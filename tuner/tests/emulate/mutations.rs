@@ -46,6 +46,8 @@ enum On {
     Batch,
     /// One request in one part, with one key in its middle that outweighs all others.
     HugeKey,
+    /// One request in so many splits that merging them takes several turns; and with a taper.
+    ManySplits,
     /// One request of one full page.
     OnePage,
     /// Windows that begin within a page, with a tile, and in the second page of a tile.
@@ -132,6 +134,10 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("the last split dropped", Wgmma, "stages/store.cuh", ["WARPS, work.splits, 0, state", "WARPS, work.splits - 1, 0, state"]),
     in_batch("a ragged end dropped", Place, "stages/work.cuh", ["- origin + STEP_TOKENS - 1) / STEP_TOKENS", "- origin) / STEP_TOKENS"]),
     Mutation { on: On::HugeKey, ..in_batch("warps merged without their weights", Wgmma, "stages/merge.cuh", ["exp2_approx((max - whole) * scale)", "1.0f"]) },
+    Mutation { on: On::ManySplits, ..in_batch("states of earlier turns not weighed", Wgmma, "stages/merge.cuh", ["out *= own[slot];", ""]) },
+    Mutation { on: On::ManySplits, ..in_batch("every other turn of a merge dropped", Wgmma, "stages/merge.cuh", ["n += AT_ONCE * step", "n += 2 * AT_ONCE * step"]) },
+    Mutation { on: On::ManySplits, ..in_batch("splits counted without their taper", Wgmma, "stages/work.cuh", ["(smallest << taper) - 1) / (smallest << taper)", "smallest - 1) / smallest"]) },
+    in_batch("an atomic of the block alone", Wgmma, "ptx/copy.cuh", ["atom.acq_rel.gpu", "atom.acq_rel.cta"]),
     in_batch("nobody combines the splits", Wgmma, "stages/store.cuh", ["== work.splits - 1", "== work.splits"]),
     in_batch("counters not reset", Wgmma, "stages/store.cuh", ["[group] = 0;", "[group] = work.splits;"]),
     // Windows, sinks, soft caps.
@@ -248,6 +254,12 @@ impl Kernel {
                 let splits = vec![SplitPolicy::Even { splits: 1 }];
                 DecodeCase { kv_len: vec![300], content: Content::HugeKey, splits, ..batch() }
             }
+            On::ManySplits => DecodeCase {
+                kv_len: vec![2800],
+                splits: vec![SplitPolicy::Even { splits: 40 }, SplitPolicy::Chunk { tokens: 256, taper: 2 }],
+                kv_heads: 1,
+                ..batch()
+            },
             On::OnePage => DecodeCase { kv_len: vec![problem.page_size], ..batch() },
             On::Windows => DecodeCase { kv_len: vec![0, 300, 295, 312], ..batch() },
         };

@@ -211,7 +211,7 @@ typedef struct nvkv_append_params {
    */
   const void* v;
   /**
-   * page * page_size + offset of each token; negative skips it [tokens]
+   * page * page_size + offset of each token; negative skips it, though its rows of k and v are read [tokens]
    */
   const long long* slot_mapping;
   /**

@@ -34,21 +34,24 @@ struct Form<'a> {
     operation: &'a str,
     kind: &'a str,
     hint: usize,
-    /// Whether it has a fence of its own.
+    /// Whether it has a fence of its own,
     releases: bool,
+    /// which other blocks see.
+    beyond_block: bool,
 }
 
 impl<'a> Form<'a> {
     fn new(words: &[&'a str]) -> Option<Self> {
         let (&kind, words) = words.split_last()?;
-        let mut form = Self { space: None, operation: "", kind, hint: 0, releases: false };
+        let mut form = Self { space: None, operation: "", kind, hint: 0, releases: false, beyond_block: true };
         for &word in words {
             match word {
                 "global" => form.space = Some(Space::Global),
                 "shared" | "shared::cta" => form.space = Some(Space::Shared),
                 // Every access is as strong as any; halves are never flushed.
                 "release" | "acq_rel" => form.releases = true,
-                "relaxed" | "acquire" | "cta" | "cluster" | "gpu" | "sys" | "noftz" => {}
+                "cta" => form.beyond_block = false,
+                "relaxed" | "acquire" | "cluster" | "gpu" | "sys" | "noftz" => {}
                 "L2::cache_hint" => form.hint = 1,
                 "add" | "min" | "max" | "inc" | "dec" | "and" | "or" | "xor" | "exch" | "cas" => form.operation = word,
                 _ => return None,
@@ -96,7 +99,7 @@ pub(super) fn decode(context: &mut Context) -> Decoded {
     let address = context.address(first)?;
     let a = context.value(context.operand(first + 1)?, class)?;
     let b = if operands == 2 { context.value(context.operand(first + 2)?, class)? } else { a };
-    let (space, releases) = (form.space, form.releases);
+    let (space, releases) = (form.space, form.releases && form.beyond_block);
     Ok(Some(Op::Machine(Box::new(move |machine: &mut Machine, lanes: Lanes| {
         if releases {
             machine.hint.fence();
