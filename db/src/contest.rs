@@ -145,8 +145,7 @@ impl Row {
 /// The fastest is the one whose time is surely short (the lowest [`Times::upper_us`]), so that a few lucky samples
 /// win nothing. If it does not beat the default beyond noise, the default wins. Else those compete that are within
 /// noise of the fastest, were measured as well, and beat the default themselves: of these the kernel that is
-/// in this position at the most shapes of its environment wins, then by kernel id and split. Scatter of its own helps
-/// neither the default nor those that compete.
+/// in this position at the most shapes of its environment wins, then by kernel id and split.
 pub(crate) fn decide(all: &[Contender]) -> Vec<Contest<'_>> {
     let heats: Vec<Heat> = all.chunk_by(|a, b| a.place == b.place).filter_map(Heat::new).collect();
     let mut shapes = HashMap::<(i64, &KernelId), usize>::new();
@@ -181,7 +180,7 @@ impl<'a> Heat<'a> {
         let fastest = of_place.iter().min_by(by_time)?;
         let default = of_place.iter().filter(|c| c.is_default).max_by_key(|c| c.trial);
         let even = match default {
-            Some(default) if !fastest.times.beats_however_scattered(&default.times) => vec![default],
+            Some(default) if !fastest.times.beats_default(&default.times) => vec![default],
             _ => of_place.iter().filter(|c| may_win(c, fastest, default)).collect(),
         };
         let mut near: Vec<_> = of_place.iter().filter(|c| fastest.times.is_near(&c.times)).collect();
@@ -190,11 +189,12 @@ impl<'a> Heat<'a> {
     }
 }
 
-/// Neither few rounds nor scatter of its own make a trial one that may win.
+/// Neither few rounds nor scatter of its own make a trial one that may win: it counts as measured as surely as the fastest.
 fn may_win(contender: &Contender, fastest: &Contender, default: Option<&Contender>) -> bool {
     let (times, best) = (&contender.times, &fastest.times);
-    let beats_default = default.is_none_or(|default| times.beats_however_scattered(&default.times));
-    !best.beats_however_scattered(times) && times.rounds >= best.rounds && beats_default
+    let as_sure = Times { error_us: times.error_us.min(best.error_us), ..*times };
+    let beats_default = default.is_none_or(|default| times.beats_default(&default.times));
+    !best.beats(&as_sure) && times.rounds >= best.rounds && beats_default
 }
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
         let near: usize = first.iter().map(|contest| contest.near.len()).sum();
         assert!(near < first.len() * KERNELS as usize / 2, "{near}");
         let beats = |c: &&Contest| {
-            c.default.is_some_and(|d| c.winner.trial == d.trial || c.winner.times.beats_however_scattered(&d.times))
+            c.default.is_some_and(|d| c.winner.trial == d.trial || c.winner.times.beats_default(&d.times))
         };
         assert_eq!(first.iter().filter(beats).count(), first.len(), "never worse than the default");
     }
@@ -244,7 +244,7 @@ mod tests {
     /// A default whose rounds fall into two classes is 4 % slower at its median and never faster: it must not win because
     /// its own median is hard to tell.
     #[test]
-    fn a_scattered_default_is_no_winner() {
+    fn a_default_that_scatters_upwards_is_no_winner() {
         let contender = |trial: i64, rounds: [f64; 5]| Contender {
             trial,
             place: Place { environment: 1, problem: 1, shape: 1 },

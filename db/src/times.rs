@@ -97,10 +97,10 @@ impl Times {
         self.lead_over(other) > NOISE
     }
 
-    /// Whether it is faster than `other` beyond noise, and `other`'s own scatter is no excuse: that counts as measured as
-    /// surely as this one.
-    pub fn beats_however_scattered(&self, other: &Self) -> bool {
-        self.beats(&Self { error_us: other.error_us.min(self.error_us), ..*other })
+    /// Whether it takes the place of `default`: it beats it, or is surely faster than `default` was in any sample of as many
+    /// rounds. (Samples that scatter upwards alone make the error of a median large, which says nothing of its other side.)
+    pub fn beats_default(&self, default: &Self) -> bool {
+        self.beats(default) || (default.rounds >= self.rounds && self.upper_us() < default.min_us)
     }
 
     /// Whether a repetition of both measurements may find that `self`, the faster one here, does not beat `other`.

@@ -295,7 +295,7 @@ impl WinnerRow {
         let times = contest.winner.times;
         let beaten = |default: &Contender| DefaultTimes {
             median_us: default.times.median_us,
-            beaten: times.beats_however_scattered(&default.times),
+            beaten: times.beats_default(&default.times),
         };
         let others = contest.near.iter().filter(|near| near.trial != self.trial);
         Ok(Winner {
