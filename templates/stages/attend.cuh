@@ -1,5 +1,17 @@
 // The main loop of a warp: tiles of this split, WARPS apart.
 
+// The tile that a warp asks for next.
+struct NextTile {
+    int page, token;
+    int begin;                                          // of the block's step that the tile belongs to
+
+    __device__ __forceinline__ void find_page(const Work& work, Lane lane) {
+        begin = work.begin;
+        token = work.begin + threadIdx.x / 32 * TILE;
+        page = load_page(work, lane, token);
+    }
+};
+
 // One tile whose K and V blocks come from `source.k(b)` and, once it has been waited for, `source.v(b)`; V is zero where no
 // query sees it.
 template <typename Source>

@@ -10,21 +10,13 @@ struct RegisterSource {
 };
 
 // A warp's next tile, on its way into registers, and the page of the one after.
-struct Feed {
+struct Feed : NextTile {
     RegisterSource next;
-    int page, token;                                    // of the next tile to load
-    int begin;                                          // of the block's step that the tile belongs to
 
     __device__ __forceinline__ void load_next(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane) {
         if (begin < work.end) load_tile(p, cache, lane, page, token, next.tile);
         begin += STEP_TOKENS, token += STEP_TOKENS;
         if (begin < work.end) page = load_page(work, lane, token);
-    }
-
-    __device__ __forceinline__ void find_page(const Work& work, Lane lane) {
-        begin = work.begin;
-        token = work.begin + threadIdx.x / 32 * TILE;
-        page = load_page(work, lane, token);
     }
 
     __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32) { load_next(p, work, cache, lane); }

@@ -22,10 +22,8 @@ struct RingSource {
 };
 
 // A warp's tiles on their way: STAGES - 1 of them in flight.
-struct Feed {
+struct Feed : NextTile {
     u32 ring, write;                                    // first stage; stage that the next tile goes to
-    int page, token;                                    // of the next tile to copy
-    int begin;                                          // of the block's step that the tile belongs to
     Origins origins;
 
     __device__ __forceinline__ u32 following(u32 stage) const { return stage + TILE_BYTES == ring + STAGES * TILE_BYTES ? ring : stage + TILE_BYTES; }
@@ -41,12 +39,6 @@ struct Feed {
         copy_commit();
         write = following(write);
         begin += STEP_TOKENS, token += STEP_TOKENS;
-    }
-
-    __device__ __forceinline__ void find_page(const Work& work, Lane lane) {
-        begin = work.begin;
-        token = work.begin + threadIdx.x / 32 * TILE;
-        page = load_page(work, lane, token);
     }
 
     __device__ __forceinline__ void start(const DecodeParams& p, const Work& work, const Cache& cache, Lane lane, u32 rings) {

@@ -286,7 +286,7 @@ fn short(problem: &DecodeProblem) -> Vec<u32> {
 }
 
 /// A divisor whose significand is all ones brings quotients nearest to a border between codes without meeting it.
-const JUST_BELOW_ONE: f32 = 1.0 - f32::EPSILON / 2.0;
+pub const JUST_BELOW_ONE: f32 = 1.0 - f32::EPSILON / 2.0;
 
 /// The append cases at `depth`.
 pub fn append_cases(depth: Depth) -> Vec<AppendCase> {

@@ -17,7 +17,7 @@ mod prepared;
 mod random;
 mod rows;
 
-pub use case::{AppendCase, Content, DecodeCase};
+pub use case::{AppendCase, Content, DecodeCase, JUST_BELOW_ONE};
 pub(crate) use compare::{has_nan, outputs as compare_outputs};
 pub use emulated::{Emulation, Work, emulate};
 use guarded::Guarded;

@@ -15,7 +15,7 @@ use nvkv_spec::{
 };
 use nvkv_tuner::gpu::Nvrtc;
 use nvkv_tuner::pipeline::compile::reason;
-use nvkv_tuner::verify::{AppendCase, Content, DecodeCase, Prepared, emulate};
+use nvkv_tuner::verify::{AppendCase, Content, DecodeCase, JUST_BELOW_ONE, Prepared, emulate};
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
@@ -138,7 +138,7 @@ fn batch() -> DecodeCase {
 
 fn append_case() -> AppendCase {
     let (name, arrangement) = ("tokens".into(), Arrangement::Hnd);
-    AppendCase { name, arrangement, kv_heads: 2, tokens: 37, k_scale: 1.0 - f32::EPSILON / 2.0, padded: false }
+    AppendCase { name, arrangement, kv_heads: 2, tokens: 37, k_scale: JUST_BELOW_ONE, padded: false }
 }
 
 #[test]
