@@ -143,8 +143,8 @@ impl Row {
 /// Decides each place of `all`, which are in order of their places.
 ///
 /// The fastest is the one whose time is surely short (the lowest [`Times::upper_us`]), so that a few lucky samples
-/// win nothing. If it does not beat the default ([`Times::beats_default`]), the default wins. Else those compete that are within
-/// noise of the fastest, were measured as well, and beat the default themselves: of these the kernel that is
+/// win nothing. If it does not beat the default ([`Times::beats_default`]), the default wins. Else those compete that
+/// are within noise of the fastest, were measured as well, and beat the default themselves: of these the kernel that is
 /// in this position at the most shapes of its environment wins, then by kernel id and split.
 pub(crate) fn decide(all: &[Contender]) -> Vec<Contest<'_>> {
     let heats: Vec<Heat> = all.chunk_by(|a, b| a.place == b.place).filter_map(Heat::new).collect();
