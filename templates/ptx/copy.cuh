@@ -44,6 +44,7 @@ __device__ __forceinline__ void store_global(void* to, uint2 words) { asm volati
 __device__ __forceinline__ void store_global(void* to, uint4 words) {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w) : "memory");
 }
+__device__ __forceinline__ void store_global_half(void* to, u32 half) { asm volatile("st.global.u16 [%0], %1;" ::"l"(to), "h"((u16)half) : "memory"); }
 __device__ __forceinline__ void store_global_byte(void* to, u32 byte) { asm volatile("st.global.u8 [%0], %1;" ::"l"(to), "r"(byte) : "memory"); }
 
 __device__ __forceinline__ void store_shared(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }

@@ -5,7 +5,9 @@ __device__ __forceinline__ u32 append_block(const AppendParams& p, u32 item, u32
     if (token >= p.tokens) return 0;
     // The rows travel together with the slot, which says only at the end whether they are kept.
     const long long slot = p.slot_mapping[token];
-    NewRow k((const u8*)p.k + token * p.k_stride_token + head * p.k_stride_head + 32 * block);
-    NewRow v((const u8*)p.v + token * p.v_stride_token + head * p.v_stride_head + 32 * block);
-    return requantise_token_block<BF16>(p, k, v, head, (u32)((u64)slot / PAGE), (u64)slot % PAGE, block, slot >= 0);
+    NewBlock<1> k((const u8*)p.k + token * p.k_stride_token + head * p.k_stride_head + 32 * block);
+    NewBlock<1> v((const u8*)p.v + token * p.v_stride_token + head * p.v_stride_head + 32 * block);
+    const u32 page = (u64)slot / PAGE, in_page = (u64)slot % PAGE;
+    const Place k_to = k_place(p, head, page, in_page, block), v_to = v_place(p, head, page, in_page, block);
+    return requantise<K_FORMAT, BF16>(k, p.k_scale, k_to, 0, slot >= 0) + requantise<V_FORMAT, BF16>(v, p.v_scale, v_to, 0, slot >= 0);
 }

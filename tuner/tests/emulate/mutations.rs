@@ -161,8 +161,11 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["non_finite += special;", ""]),
     in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
-    in_batch("V requantised to K's format", Mixed, "stages/requant.cuh", ["requantise<V_FORMAT, BF16>", "requantise<K_FORMAT, BF16>"]),
-    in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["block, slot >= 0);", "block, true);"]),
+    in_batch("V requantised to K's format", Mixed, "stages/fused_append.cuh", ["requantise<V_FORMAT, OUT_BF16>", "requantise<K_FORMAT, OUT_BF16>"]),
+    in_batch("V requantised by K's scale", Fused, "stages/fused_append.cuh", ["is_v ? p.v_scale : p.k_scale", "p.k_scale"]),
+    in_batch("signs of a lane's two codes exchanged", Fused, "stages/requant.cuh", ["words[0] >> 12 & 0x8 | words[0] >> 24 & 0x80", "words[0] >> 8 & 0x80 | words[0] >> 28 & 0x8"]),
+    in_batch("a block's scale of four lanes", Fused, "stages/requant.cuh", ["lanes < LANES; lanes *= 2", "lanes < LANES / 2; lanes *= 2"]),
+    in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["k_to, 0, slot >= 0)", "k_to, 0, true)"]),
     in_batch("skipped tokens counted", Append, "stages/requant.cuh", ["return kept ? non_finite : 0;", "return non_finite;"]),
     in_batch("a reciprocal one step too short", Append, "stages/requant.cuh", ["fmaf(error * reciprocal, error, error * reciprocal)", "error * reciprocal"]),
 ];
