@@ -153,8 +153,10 @@ pub enum FaultKind {
         address: u64,
     },
     /// Two threads, no barrier between them, and one of them writes.
-    #[error("{} shared address {address:#x}, which {other} {} with no barrier in between", verb(*.writes), past(*.other_wrote))]
+    #[error("{} {space} address {address:#x}, which {other} {} with no barrier in between", verb(*.writes), past(*.other_wrote))]
     Race {
+        /// Where.
+        space: Space,
         /// The byte.
         address: u64,
         /// Whether this access writes.

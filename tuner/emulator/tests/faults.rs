@@ -95,6 +95,31 @@ fn races_within_a_warp() {
 }
 
 #[test]
+fn races_on_global_memory_within_a_block() {
+    // Each thread writes its word of `cells`; %rd3 is that of the thread whose number differs by `other`.
+    let write = |other: u32| {
+        format!(
+            "mov.u64 %rd1, cells; mul.wide.u32 %rd2, %r0, 4; add.s64 %rd4, %rd1, %rd2; xor.b32 %r6, %r0, {other};
+             mul.wide.u32 %rd2, %r6, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd4], %r0;"
+        )
+    };
+    let reads = ["ld.global.u32 %r9, [%rd3];", "cp.async.ca.shared.global [%r4], [%rd3], 4;", "ld.u32 %r9, [%rd3];"];
+    let cases = [(1, 32, "", "bar.warp.sync -1;", (0, 1)), (32, 64, "bar.warp.sync -1;", "bar.sync 0;", (0, 0))];
+    for read in reads {
+        for (other, threads, too_little, enough, (warp, lane)) in cases {
+            expect(&format!("{} {too_little}\n{read}", write(other)), threads, read, |kind| {
+                let other = Accessor { warp: Some(warp), lane: Some(lane) };
+                matches!(kind, FaultKind::Race { space: Space::Global, writes: false, other: o, .. } if *o == other)
+            });
+            let ordered = format!("{ROOM} {} {enough} {read} mov.u32 %r9, 0;", write(other));
+            assert!(try_run("sm_90a", &ordered, &indices(threads)).is_ok(), "{ordered}");
+        }
+        let own = format!("{ROOM} {} {read} mov.u32 %r9, 0;", write(0));
+        assert!(try_run("sm_90a", &own, &indices(32)).is_ok(), "{own}");
+    }
+}
+
+#[test]
 fn asynchronous_data_that_is_not_waited_for() {
     let pending = |kind: &FaultKind| matches!(kind, FaultKind::AsyncPending { .. });
     let copy = "cp.async.ca.shared.global [%r4], [%rd11], 4;";

@@ -48,6 +48,8 @@ enum On {
     HugeKey,
     /// One request in so many splits that merging them takes several turns; and with a taper.
     ManySplits,
+    /// One request whose warps use every stage of their rings several times.
+    ManySteps,
     /// One request of one full page.
     OnePage,
     /// Windows that begin within a page, with a tile, and in the second page of a tile.
@@ -111,6 +113,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("copies of V not waited for", Wgmma, "stages/attend_ring.cuh", ["copy_wait<2 * (STAGES - 1)>()", "copy_wait<2 * STAGES - 1>()"]),
     in_batch("copies of V never committed", Place, "stages/attend_ring.cuh", ["        copy_commit();\n        write", "        write"]),
     in_batch("other lanes' copies of K not waited for", Place, "stages/attend_ring.cuh", ["        __syncwarp();                                   // every", "        // every"]),
+    Mutation { on: On::ManySteps, ..in_batch("a stage that other lanes still read overwritten", Wgmma, "stages/attend_ring.cuh", ["        __syncwarp();                                   // every lane's copies of K have landed, and the oldest stage is free\n        feed.copy_next(p, work, lane);", "        feed.copy_next(p, work, lane);\n        __syncwarp();"]) },
     in_batch("other lanes' copies of V not waited for", Place, "stages/attend_ring.cuh", ["        __syncwarp();\n        if (has_unseen", "        if (has_unseen"]),
     in_batch("a stale stage", Wgmma, "stages/attend_ring.cuh", ["read = feed.following(read);", ""]),
     // Barriers and fences.
@@ -163,6 +166,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
     in_batch("V requantised to K's format", Mixed, "stages/fused_append.cuh", ["requantise<V_FORMAT, OUT_BF16>", "requantise<K_FORMAT, OUT_BF16>"]),
     in_batch("V requantised by K's scale", Fused, "stages/fused_append.cuh", ["is_v ? p.v_scale : p.k_scale", "p.k_scale"]),
+    in_batch("new tokens read before they are written", Fused, "stages/fused_append.cuh", ["non_finite);\n    __syncthreads();", "non_finite);"]),
     in_batch("signs of a lane's two codes exchanged", Fused, "stages/requant.cuh", ["words[0] >> 12 & 0x8 | words[0] >> 24 & 0x80", "words[0] >> 8 & 0x80 | words[0] >> 28 & 0x8"]),
     in_batch("a block's scale of four lanes", Fused, "stages/requant.cuh", ["lanes < LANES; lanes *= 2", "lanes < LANES / 2; lanes *= 2"]),
     in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["k_to, 0, slot >= 0)", "k_to, 0, true)"]),
@@ -263,6 +267,10 @@ impl Kernel {
                 kv_heads: 1,
                 ..batch()
             },
+            On::ManySteps => {
+                let splits = vec![SplitPolicy::Even { splits: 1 }];
+                DecodeCase { kv_len: vec![1400], splits, kv_heads: 1, ..batch() }
+            }
             On::OnePage => DecodeCase { kv_len: vec![problem.page_size], ..batch() },
             On::Windows => DecodeCase { kv_len: vec![0, 300, 295, 312], ..batch() },
         };

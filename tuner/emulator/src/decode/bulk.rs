@@ -150,6 +150,7 @@ fn issue(machine: &mut Machine, copy: ThreadCopy) -> Result<(), FaultKind> {
         return Err(FaultKind::Misaligned { space, address, bytes });
     }
     copy.read(machine.memory, machine.hint)?;
+    machine.shared.check_global_read(copy.from, copy.filled, copy.stamp)?;
     machine.shared.begin_copy(copy.to, copy.bytes, copy.stamp)?;
     machine.copies.issue(copy);
     Ok(())

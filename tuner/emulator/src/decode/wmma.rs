@@ -97,7 +97,7 @@ fn load(machine: &mut Machine, place: Place, registers: &[Register], lane: usize
     for (i, element) in elements.iter_mut().enumerate() {
         let value = match place.element(machine, lane, lane * ELEMENTS + i) {
             (Space::Shared, at) => machine.shared.load(at, place.bytes, machine.lane(lane)),
-            (_, at) => machine.memory.load(at, place.bytes, machine.hint),
+            (_, at) => machine.load_global(at, place.bytes, lane),
         };
         *element = value.map_err(blame(lane))? as u64;
     }
@@ -114,7 +114,7 @@ fn store(machine: &mut Machine, place: Place, registers: &[Register], lane: usiz
         let value = u128::from(machine.value(register, lane));
         let stored = match place.element(machine, lane, lane * ELEMENTS + i) {
             (Space::Shared, at) => machine.shared.store(at, place.bytes, value, machine.lane(lane)),
-            (_, at) => machine.memory.store(at, place.bytes, value, machine.hint),
+            (_, at) => machine.store_global(at, place.bytes, value, lane),
         };
         stored.map_err(blame(lane))?;
     }

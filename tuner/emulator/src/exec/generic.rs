@@ -71,7 +71,7 @@ pub(crate) fn load(machine: &mut Machine, space: Option<Space>, access: &Access,
         let value = match space {
             Space::Shared => machine.shared.load(address, bytes, machine.lane(lane)),
             Space::Local => machine.local.load(lane, address, bytes),
-            Space::Global | Space::Param => machine.memory.load(address, bytes, machine.hint),
+            Space::Global | Space::Param => machine.load_global(address, bytes, lane),
         };
         values[lane] = words_of(value.map_err(blame(lane))?);
     }
@@ -101,7 +101,7 @@ pub(crate) fn store(machine: &mut Machine, space: Option<Space>, access: &Access
         let stored = match space {
             Space::Shared => machine.shared.store(address, bytes, value, machine.lane(lane)),
             Space::Local => machine.local.store(lane, address, bytes, value),
-            Space::Global | Space::Param => machine.memory.store(address, bytes, value, machine.hint),
+            Space::Global | Space::Param => machine.store_global(address, bytes, value, lane),
         };
         stored.map_err(blame(lane))?;
     }

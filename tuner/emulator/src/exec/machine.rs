@@ -66,6 +66,16 @@ impl Machine<'_> {
         self.registers.set_bits(register.class, register.slot, lane, value);
     }
 
+    /// A lane reads global memory.
+    pub fn load_global(&mut self, address: u64, bytes: u32, lane: usize) -> Result<u128, FaultKind> {
+        self.shared.load_global(self.memory, address, bytes, self.hint, self.now.lane(lane as u32))
+    }
+
+    /// A lane writes to global memory.
+    pub fn store_global(&mut self, address: u64, bytes: u32, value: u128, lane: usize) -> Result<(), FaultKind> {
+        self.shared.store_global(self.memory, address, bytes, value, self.hint, self.now.lane(lane as u32))
+    }
+
     /// A lane of the warp at this time.
     pub fn lane(&self, lane: usize) -> Stamp {
         self.now.lane(lane as u32)

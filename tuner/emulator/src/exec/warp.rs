@@ -319,7 +319,7 @@ impl Warp {
         for lane in lanes_of(active) {
             let address = addresses[lane];
             let value = match access.space {
-                Space::Global => env.memory.load(address, bytes, &mut self.hint),
+                Space::Global => shared.load_global(env.memory, address, bytes, &mut self.hint, now.lane(lane as u32)),
                 Space::Shared => shared.load(address, bytes, now.lane(lane as u32)),
                 Space::Param | Space::Local => load_param(env.params, address, bytes),
             };
@@ -345,7 +345,7 @@ impl Warp {
             let value = value_of(values[lane]);
             let stored = match access.space {
                 Space::Shared => shared.store(address, bytes, value, now.lane(lane as u32)),
-                _ => env.memory.store(address, bytes, value, &mut self.hint),
+                _ => shared.store_global(env.memory, address, bytes, value, &mut self.hint, now.lane(lane as u32)),
             };
             stored.map_err(blame(lane))?;
         }

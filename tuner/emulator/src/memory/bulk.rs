@@ -109,6 +109,7 @@ impl Shared {
         check_bulk(Space::Global, from, bytes)?;
         self.mbarrier(mbarrier, now)?;
         memory.load_bytes(from, bytes)?;
+        self.check_global_read(from, bytes, now)?;
         self.begin_async_write(to, bytes, now)?;
         self.copies.incoming.push(Incoming { mbarrier, kind: IncomingKind::Bulk { to, from, bytes } });
         Ok(())

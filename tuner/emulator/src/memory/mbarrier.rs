@@ -2,7 +2,7 @@
 
 use super::clocks::View;
 use super::{Memory, Shared, Stamp};
-use crate::error::{FaultKind, MbarrierMisuse};
+use crate::error::{FaultKind, MbarrierMisuse, Space};
 use std::collections::BTreeSet;
 
 /// Counts of arrivals and of announced bytes are below this (PTX ISA, "Contents of the mbarrier object").
@@ -137,7 +137,7 @@ impl Shared {
         };
         if self.clocks.races(mbarrier.made, now) {
             let other = mbarrier.made.accessor();
-            return Err(FaultKind::Race { address, writes: false, other, other_wrote: true });
+            return Err(FaultKind::Race { space: Space::Shared, address, writes: false, other, other_wrote: true });
         }
         Ok(mbarrier)
     }

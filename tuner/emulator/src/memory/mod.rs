@@ -5,6 +5,7 @@ mod clocks;
 mod global;
 mod mbarrier;
 mod order;
+mod own;
 mod shadow;
 mod shared;
 mod stamp;

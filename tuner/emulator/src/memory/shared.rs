@@ -4,6 +4,7 @@ use super::bulk::BulkCopies;
 use super::check_alignment;
 use super::clocks::Clocks;
 use super::mbarrier::Mbarrier;
+use super::own::OwnWrites;
 use super::shadow::{Shadow, Shadows};
 use super::stamp::Stamp;
 use crate::error::{FaultKind, Space};
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     /// How many there ever were.
     pub(super) made_mbarriers: usize,
     pub(super) copies: BulkCopies,
+    pub(super) own_writes: OwnWrites,
     /// Of each line, how many asynchronous operations may still read it; and of all.
     async_readers: Vec<u16>,
     all_async_readers: u64,
@@ -41,6 +43,7 @@ impl Shared {
             mbarriers: BTreeMap::new(),
             made_mbarriers: 0,
             copies: BulkCopies::default(),
+            own_writes: OwnWrites::default(),
             async_readers: vec![0; u64::from(bytes).div_ceil(LINE) as usize],
             all_async_readers: 0,
             changes: 0,
@@ -220,7 +223,7 @@ impl Shared {
             for (other, other_wrote) in [(last.writer, true), (last.reader, false)] {
                 if self.clocks.races(other, now) {
                     let (address, other) = (address_of(byte), other.accessor());
-                    return Err(FaultKind::Race { address, writes: true, other, other_wrote });
+                    return Err(FaultKind::Race { space: Space::Shared, address, writes: true, other, other_wrote });
                 }
             }
             Ok(Shadow::written(writer))
@@ -255,6 +258,6 @@ fn unreadable(writer: Stamp, address: u64) -> FaultKind {
     } else if writer == Stamp::NONE {
         FaultKind::Uninitialised { space: Space::Shared, address }
     } else {
-        FaultKind::Race { address, writes: false, other: writer.accessor(), other_wrote: true }
+        FaultKind::Race { space: Space::Shared, address, writes: false, other: writer.accessor(), other_wrote: true }
     }
 }
