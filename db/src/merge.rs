@@ -79,11 +79,14 @@ impl Db {
     /// Of two versions of one row (a copy was taken while its run went on) the later one holds.
     ///
     /// # Errors
-    /// [`DbError::Exists`], also where another process makes the output meanwhile; [`DbError::Changed`] where it records in
+    /// [`DbError::Exists`], also where another process makes the output meanwhile; [`DbError::Changed`] where it does so although it may be replaced, or records in
     /// one that is to be replaced; [`DbError::Busy`] where that is in use; those of [`Self::open`] and
     /// [`Self::open_read_only`], each with the path of the file at fault.
     pub fn merge(inputs: &[PathBuf], output: &Path, replace: bool) -> Result<Merged, DbError> {
         crate::error::require_file(output)?;
+        // A link stays one: what it names is replaced. (One that names nothing is in the way.)
+        let named = if output.is_symlink() { output.canonicalize().ok() } else { None };
+        let output = named.as_deref().unwrap_or(output);
         let before = match (output.exists(), replace) {
             (true, false) => return Err(DbError::Exists { path: output.to_path_buf() }),
             (true, true) => Some(read_any_version(output)?.size()?),
@@ -112,7 +115,11 @@ impl Db {
         let counts = result.run(async |c| unite(c, inputs.len()).await).map_err(told)?;
         drop(result); // closed: it is in one file now
         File::open(&merged).and_then(|file| file.sync_all()).map_err(cannot("write to"))?;
-        put_in_place(&merged, output, before)?.map_err(cannot("write to"))?;
+        let placed = put_in_place(&merged, output, before).map_err(|e| match e {
+            DbError::Exists { path } if replace => DbError::Changed { path },
+            e => e,
+        });
+        placed?.map_err(cannot("write to"))?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(cannot("sync"))?;
         Ok(counts)
     }
@@ -296,6 +303,20 @@ mod tests {
         assert_eq!(Db::open(&output).unwrap().size().unwrap(), before);
         put_in_place(&merged(), &at("new.sqlite"), None).unwrap().unwrap();
         assert!(at("new.sqlite").exists() && !at("merged.sqlite").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_as_output_stays_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let [input, output, link] =
+            ["input.sqlite", "output.sqlite", "link.sqlite"].map(|name| folder.path().join(name));
+        Db::open(&input).unwrap().begin_run(&run(String::new())).unwrap();
+        drop(Db::open(&output).unwrap());
+        std::os::unix::fs::symlink("output.sqlite", &link).unwrap();
+        Db::merge(&[input], &link, true).unwrap();
+        assert!(link.is_symlink() && output.is_file());
+        assert_eq!(Db::open(&output).unwrap().size().unwrap().0, 1, "what the link names has the result");
     }
 
     /// A table or a reference that a migration adds must be told to this file, or a merge would lose its rows.
