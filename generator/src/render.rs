@@ -47,6 +47,7 @@ pub fn render(problem: &Problem, variant: &Variant, target: Target) -> Result<So
     context.insert("id", id.as_str());
     context.insert("symbol", &id.symbol());
     context.insert("target", target.name());
+    context.insert("e2m1_convert", &target.facts().e2m1_convert);
     let template = match (problem, variant) {
         (Problem::Decode(_), Variant::Decode(_)) => "decode.cu.tera",
         (Problem::Append(_), Variant::Append(_)) => "append.cu.tera",

@@ -78,14 +78,21 @@ __device__ __forceinline__ u32 nibble_signs(const u32* words) {
     return prmt(low | low >> 8, high | high >> 8, 0x6420);
 }
 
-// Codes of N elements: indices gathered by multiplication, the bases of their floats taken out at once.
+// Codes of N elements: by conversion where there is one; elsewhere indices are gathered by multiplication, and the bases of
+// their floats taken out at once.
 template <int N>
 __device__ __forceinline__ u32 e2m1_codes(const float* x, const u32* words, const Divisor& divisor) {
-    u32 gathered = 0;
+    u32 codes = 0;
+    if constexpr (E2M1_CONVERT) {
 #pragma unroll
-    for (int i = N - 1; i >= 0; i--) gathered = gathered * 16 + e2m1_index(divisor.magnitude(x[i]));
-    constexpr u32 BASES = 0x4B400000u * (0x11111111u >> (32 - 4 * N));  // ROUND's bits, N times
-    return (gathered - BASES) | nibble_signs<N>(words);
+        for (int i = N - 2; i >= 0; i -= 2)
+            codes = codes << 8 | f32x2_to_e2m1x2(divisor.magnitude(x[i]), divisor.magnitude(x[i + 1]));
+    } else {
+#pragma unroll
+        for (int i = N - 1; i >= 0; i--) codes = codes * 16 + e2m1_index(divisor.magnitude(x[i]));
+        codes -= 0x4B400000u * (0x11111111u >> (32 - 4 * N));   // ROUND's bits, N times
+    }
+    return codes | nibble_signs<N>(words);
 }
 
 template <int LANES>

@@ -2,8 +2,8 @@
 
 use nvkv_generator::{Preset, feasible, problems, render, variants};
 use nvkv_spec::{
-    self as spec, DecodeProblem, Dequant, ElementFormat, KernelId, KvFormat, Mma, Numerics, Operands, Operation,
-    Problem, Staging, Target, Variant,
+    self as spec, AppendMode, DecodeProblem, Dequant, ElementFormat, KernelId, KvFormat, Mma, Numerics, Operands,
+    Operation, Problem, Staging, Target, Variant,
 };
 use nvkv_tuner::gpu::{self, Binary, Nvrtc};
 use rayon::prelude::*;
@@ -90,12 +90,15 @@ struct Meant {
 }
 
 /// What the axes of a variant stand for in machine code, on every target alike: where an instruction is not native, the
-/// path is not feasible.
-fn meant(problem: &Problem, variant: &Variant) -> Meant {
+/// path is not feasible. New tokens are converted where the target can.
+fn meant(problem: &Problem, variant: &Variant, target: Target) -> Meant {
     // No kernel spills, or indexes registers; but the state of 32 query rows leaves none, and a word or two may go.
     let full = matches!(variant, Variant::Decode(v) if v.query_tile == 32);
     let mut meant = Meant { with: vec![], without: if full { vec![] } else { vec!["LDL", "STL"] } };
     let mut expect = |opcode, is_meant| if is_meant { meant.with.push(opcode) } else { meant.without.push(opcode) };
+    let nvfp4 = [problem.kv_format().k(), problem.kv_format().v()].contains(&ElementFormat::Nvfp4);
+    let appends = !matches!(problem, Problem::Decode(p) if p.append == AppendMode::Separate);
+    expect("F2FP.SATFINITE.E2M1", appends && nvfp4 && target.facts().e2m1_convert);
     match (problem, variant) {
         (Problem::Decode(p), Variant::Decode(v)) => {
             let converts =
@@ -148,7 +151,7 @@ fn every_path_compiles_for_every_target_to_what_was_meant() {
             let source = render(problem, variant, *target).expect("templates render");
             let compiled =
                 gpu::compile(&nvrtc, &source.text, target.name(), &id.symbol()).map_err(|error| error.to_string());
-            let checked = compiled.and_then(|binary| check(&binary, &meant(problem, variant)));
+            let checked = compiled.and_then(|binary| check(&binary, &meant(problem, variant, *target)));
             checked.err().map(|why| format!("{id} for {target}: {why}"))
         })
         .collect();

@@ -31,7 +31,7 @@ pub struct TargetFacts {
     pub native_fp8_mma: bool,
     /// `wgmma` exists.
     pub wgmma: bool,
-    /// `cvt.rn.f16x2.e2m1x2` is one instruction, not ~20.
+    /// `cvt.rn.f16x2.e2m1x2` is one instruction, not ~20, and `cvt.rn.satfinite.e2m1x2.f32` exists.
     pub e2m1_convert: bool,
     /// Shared memory of one SM, bytes.
     pub shared_per_sm: u32,

@@ -198,8 +198,15 @@ fn e5m2_is_the_upper_byte_of_an_f16() {
 }
 
 #[test]
-fn e2m1_of_every_f16_is_the_codec_s() {
-    let values: Vec<f32> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()).collect();
+fn e2m1_of_every_f16_and_around_every_border_is_the_codec_s() {
+    let mut values: Vec<f32> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()).collect();
+    let borders = [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.5];
+    let around = borders
+        .iter()
+        .flat_map(|border| (-2..=2).map(|ulps| f32::from_bits(border.to_bits().wrapping_add_signed(ulps))));
+    let around: Vec<f32> = around.flat_map(|x| [x, -x]).collect();
+    // Blocks of 1,024 threads must be full.
+    values.extend(around.iter().cycle().take(1024));
     let inputs: Vec<Input> = values.iter().map(|x| [x.to_bits(), 0, 0, 0]).collect();
     for (relu, form) in [(false, "satfinite"), (true, "satfinite.relu")] {
         let body = format!(

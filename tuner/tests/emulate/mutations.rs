@@ -160,7 +160,7 @@ const MUTATIONS: &[Mutation] = &[
     in_windows("half of a soft cap's argument", Features, "stages/queries.cuh", ["2.0f * scale", "scale"]),
     in_windows("a soft cap in natural units", Features, "stages/queries.cuh", ["p.soft_cap * LOG2E", "p.soft_cap"]),
     // The append.
-    in_batch("codes rounded down", Append, "stages/requant.cuh", ["fmaf(q, 2.0f, ROUND)", "fmaf(q, 2.0f, -0.4f) + ROUND"]),
+    in_batch("codes rounded down", Mixed, "stages/requant.cuh", ["fmaf(q, 2.0f, ROUND)", "fmaf(q, 2.0f, -0.4f) + ROUND"]),
     in_batch("non-finite elements not counted", Append, "stages/requant.cuh", ["non_finite += special;", ""]),
     in_batch("a wrong slot", Append, "stages/append_block.cuh", ["(u64)slot % PAGE", "((u64)slot + 1) % PAGE"]),
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
@@ -171,6 +171,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("a block's scale of four lanes", Fused, "stages/requant.cuh", ["lanes < LANES; lanes *= 2", "lanes < LANES / 2; lanes *= 2"]),
     in_batch("skipped tokens written", Append, "stages/append_block.cuh", ["k_to, 0, slot >= 0)", "k_to, 0, true)"]),
     in_batch("skipped tokens counted", Append, "stages/requant.cuh", ["return kept ? non_finite : 0;", "return non_finite;"]),
+    in_batch("codes of two elements exchanged", Append, "stages/requant.cuh", ["divisor.magnitude(x[i]), divisor.magnitude(x[i + 1])", "divisor.magnitude(x[i + 1]), divisor.magnitude(x[i])"]),
     in_batch("a reciprocal one step too short", Append, "stages/requant.cuh", ["fmaf(error * reciprocal, error, error * reciprocal)", "error * reciprocal"]),
 ];
 
