@@ -40,7 +40,7 @@ pub fn predicted_us(
     let last_wave = waves.ceil() / waves;
     let warps = (resident * f64::from(footprint.threads) / 32.0 * waves.min(1.0)).max(0.25);
     let rate = ISSUE_RATE * (warps / ENOUGH_WARPS).min(1.0).sqrt();
-    let issue = instructions(problem, variant, shape, facts) / (f64::from(chip.sms) * rate * CLOCK);
+    let issue = instructions(problem, variant, shape, target, facts) / (f64::from(chip.sms) * rate * CLOCK);
     let combine = if launch.max_splits > 1 { COMBINE_US + 0.02 * f64::from(launch.max_splits) } else { 0.0 };
     memory.max(issue) * last_wave.min(2.0) + LAUNCH_US + combine
 }
@@ -56,7 +56,7 @@ pub fn resident_blocks(footprint: &Footprint, facts: &CompileFacts, target: Targ
 }
 
 /// Warp instructions of a whole call.
-fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &CompileFacts) -> f64 {
+fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, target: Target, facts: &CompileFacts) -> f64 {
     match (problem, variant, *shape) {
         (Problem::Decode(p), Variant::Decode(v), Shape::Decode { kv_heads, .. }) => {
             let row_tiles = p.row_tiles(v.query_tile);
@@ -65,8 +65,9 @@ fn instructions(problem: &Problem, variant: &Variant, shape: &Shape, facts: &Com
             tiles * (tile_instructions(p, v) + spills * 16.0 / f64::from(v.tile_tokens))
         }
         (Problem::Append(p), _, Shape::Append { tokens, kv_heads }) => {
-            // About 15 an element: division, rounding, packing.
-            15.0 * f64::from(tokens) * f64::from(kv_heads) * f64::from(2 * p.head_dim) / 32.0
+            // 17 an element on the H200: quotient, rounding, packing. Where codes are converted, machine code has four fewer.
+            let an_element = if target.facts().e2m1_convert { 13.0 } else { 17.0 };
+            an_element * f64::from(tokens) * f64::from(kv_heads) * f64::from(2 * p.head_dim) / 32.0
         }
         _ => 0.0,
     }
