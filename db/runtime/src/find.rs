@@ -5,7 +5,9 @@ use crate::index::{Row, Rows};
 use crate::runtime::{Entry, Runtime};
 use nvkv_spec::abi::COUNTER_BYTES;
 pub use nvkv_spec::bucket::NEAR;
-use nvkv_spec::{DecodeProblem, GRID_X, GRID_YZ, Launch, Problem, Shape, SplitLaunch, SplitPolicy, Target, doublings};
+use nvkv_spec::{
+    DecodeProblem, Filling, GRID_X, GRID_YZ, Launch, Problem, Shape, SplitLaunch, SplitPolicy, Target, doublings,
+};
 use serde::Serialize;
 
 /// Split counters that a workspace has room for.
@@ -209,8 +211,9 @@ impl Runtime {
         let nearest = |rows: &Rows| rows.nearest(shape).map(|(distance, row)| (distance + apart, *row));
         let tuned = nearest(&entry.timed).or_else(|| nearest(&entry.predicted));
         let split = |row: &Row| {
-            let row_tiles = self.kernels[row.kernel as usize].launch.row_tiles;
-            problem.split_at(row.split.unwrap_or(SplitPolicy::WHOLE), &row.shape, shape, row_tiles, self.sms())
+            let launch = &self.kernels[row.kernel as usize].launch;
+            let filling = Filling { row_tiles: launch.row_tiles, warps: launch.threads / 32, sms: self.sms() };
+            problem.split_at(row.split.unwrap_or(SplitPolicy::WHOLE), &row.shape, shape, filling)
         };
         let near = tuned.filter(|(distance, _)| *distance <= NEAR).map(|(distance, row)| {
             let trust = match row.trust {

@@ -29,5 +29,5 @@ pub use problem::{AppendMode, AppendProblem, DecodeProblem, Dtype, Numerics, Ope
 pub use shape::{Lengths, Shape, Traffic, doublings};
 pub use target::{REGISTERS_PER_SM, SHARED_RESERVED_PER_BLOCK, Target, TargetFacts, UnknownTarget};
 pub use variant::{
-    AppendVariant, DecodeVariant, Dequant, Mma, Operands, Path, SplitLaunch, SplitPolicy, Staging, Variant,
+    AppendVariant, DecodeVariant, Dequant, Filling, Mma, Operands, Path, SplitLaunch, SplitPolicy, Staging, Variant,
 };

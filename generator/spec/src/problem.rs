@@ -3,7 +3,7 @@
 use crate::kv_format::{KvFormat, VScaleOrder};
 use crate::name::named_enum;
 use crate::shape::Shape;
-use crate::variant::SplitPolicy;
+use crate::variant::{Filling, SplitPolicy};
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -162,14 +162,14 @@ impl Problem {
     }
 
     /// What `split`, which won at `tuned`, becomes at `shape`: [`SplitPolicy::at`] of what the queries see of both contexts.
-    pub fn split_at(&self, split: SplitPolicy, tuned: &Shape, shape: &Shape, row_tiles: u32, sms: u32) -> SplitPolicy {
+    pub fn split_at(&self, split: SplitPolicy, tuned: &Shape, shape: &Shape, filling: Filling) -> SplitPolicy {
         let [tuned, shape] = [*tuned, *shape].map(|shape| match shape {
             Shape::Decode { batch, context, kv_heads, lengths } => {
                 Shape::Decode { batch, context: self.seen(context), kv_heads, lengths }
             }
             append @ Shape::Append { .. } => append,
         });
-        split.at(&tuned, &shape, row_tiles, sms)
+        split.at(&tuned, &shape, filling)
     }
 
     /// The operation, as the command line names it.
@@ -282,7 +282,12 @@ mod tests {
         let shape =
             |batch, context| Shape::Decode { batch, context, kv_heads: 8, lengths: crate::shape::Lengths::Equal };
         let splits = |problem: DecodeProblem| {
-            Problem::Decode(problem).split_at(SplitPolicy::WHOLE, &shape(16, 32_768), &shape(11, 16_384), 1, 132)
+            Problem::Decode(problem).split_at(
+                SplitPolicy::WHOLE,
+                &shape(16, 32_768),
+                &shape(11, 16_384),
+                Filling { row_tiles: 1, warps: 4, sms: 132 },
+            )
         };
         assert_eq!(splits(PLAIN), SplitPolicy::Even { splits: 3 });
         assert_eq!(splits(DecodeProblem { window: Some(128), ..PLAIN }), SplitPolicy::WHOLE);

@@ -176,6 +176,19 @@ pub struct SplitLaunch {
     pub taper: u32,
 }
 
+/// What a kernel fills a device with: of these [`crate::Problem::split_at`] finds how many blocks a launch should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filling {
+    /// Of the kernel ([`crate::DecodeProblem::row_tiles`]).
+    pub row_tiles: u32,
+    /// Of a block.
+    pub warps: u32,
+    /// Of the device.
+    pub sms: u32,
+}
+
+/// Warps with which an SM does as much as with more (`docs/measured/notes.md`, 5 and 29).
+const ENOUGH_WARPS: f64 = 8.0;
 /// What a block costs beside its tokens, in tokens (see [`SplitPolicy::at`]).
 const BLOCK_TOKENS: f64 = 384.0;
 /// Numbers of parts that [`SplitPolicy::at`] tries at most.
@@ -185,16 +198,16 @@ impl SplitPolicy {
     /// The context in one part, and what an append, which has no policy, is launched with.
     pub const WHOLE: Self = Self::Even { splits: 1 };
 
-    /// What a policy that won at `tuned` becomes at another shape of the same bucket, for a kernel of so many row tiles
-    /// ([`crate::DecodeProblem::row_tiles`]) on a device of `sms` SMs. Contexts are what the queries see:
+    /// What a policy that won at `tuned` becomes at another shape of the same bucket. Contexts are what the queries see:
     /// [`crate::Problem::split_at`].
     ///
     /// Of even parts there are as many blocks in all as won, up to about twice as many: the number of parts N that is the least
-    /// of `ceil(blocks(N) / sms) / N * (1 + 384 N / context)`, where `blocks(N) = batch * kv_heads * row_tiles * N`: the tokens
-    /// of the busiest SM with what a block costs beside them, fitted to what an H200 took between the tuned shapes, with
-    /// kernels of one row tile (`docs/measured/2026-11-30-regret.md`).
+    /// of `max(busiest(N), 8 / warps) / N + 384 busiest(N) / context`, where
+    /// `busiest(N) = ceil(batch * kv_heads * row_tiles * N / sms)` is the number of blocks of the busiest SM: its tokens, for
+    /// which fewer than eight warps take as long as eight would, and what its blocks cost beside them. Fitted to what an H200
+    /// took between the tuned shapes, with kernels of one row tile (`docs/measured/2026-11-30-regret.md`).
     /// Parts of so many tokens become longer or shorter, so that the number of blocks stays.
-    pub(crate) fn at(self, tuned: &Shape, shape: &Shape, row_tiles: u32, sms: u32) -> Self {
+    pub(crate) fn at(self, tuned: &Shape, shape: &Shape, filling: Filling) -> Self {
         let (Shape::Decode { batch: b, context: c, kv_heads: h, .. }, Shape::Decode { batch, context, kv_heads, .. }) =
             (*tuned, *shape)
         else {
@@ -210,11 +223,14 @@ impl SplitPolicy {
                 let (all, one) = (product(&[splits, b, h]), product(&[batch, kv_heads]));
                 let fewest = saturated(all / one);
                 let most = saturated((2 * all).div_ceil(one)).clamp(fewest, fewest.saturating_add(MOST_TRIED));
-                let (one, sms) = (one as f64 * f64::from(row_tiles.max(1)), f64::from(sms.max(1)));
+                let [row_tiles, warps, sms] =
+                    [filling.row_tiles, filling.warps, filling.sms].map(|n| f64::from(n.max(1)));
+                let one = one as f64 * row_tiles;
                 let context = f64::from(context.max(1));
                 let busiest = |n: u32| {
                     let n = f64::from(n);
-                    (one * n / sms).ceil() / n * (1.0 + BLOCK_TOKENS * n / context)
+                    let blocks = (one * n / sms).ceil();
+                    blocks.max(ENOUGH_WARPS / warps) / n + blocks * BLOCK_TOKENS / context
                 };
                 let best = (fewest..=most).min_by(|&m, &n| busiest(m).total_cmp(&busiest(n)));
                 Self::Even { splits: best.unwrap_or(fewest) }
@@ -257,6 +273,11 @@ mod tests {
         Shape::Decode { batch, context, kv_heads, lengths: Lengths::Equal }
     }
 
+    /// Of four warps, on an H200.
+    fn filling(row_tiles: u32) -> Filling {
+        Filling { row_tiles, warps: 4, sms: 132 }
+    }
+
     fn even(splits: u32) -> SplitPolicy {
         SplitPolicy::Even { splits }
     }
@@ -264,23 +285,33 @@ mod tests {
     #[test]
     fn even_parts_become_as_many_blocks_as_won_up_to_twice_and_leave_few_sms_idle() {
         let tuned = shape(64, 16_384, 8);
-        assert_eq!(even(1).at(&tuned, &tuned, 1, 132), even(1));
-        assert_eq!(even(5).at(&tuned, &tuned, 1, 132), even(5), "what won stays where it won");
+        assert_eq!(even(1).at(&tuned, &tuned, filling(1)), even(1));
+        assert_eq!(even(5).at(&tuned, &tuned, filling(1)), even(5), "what won stays where it won");
         // 35 * 8 blocks are 2.1 an SM, and the busiest has 3; in four parts they are 8.5, and it has 9.
         for (batch, context, splits) in [(32, 16_384, 2), (35, 10_624, 4), (128, 16_384, 1), (132, 16_384, 1)] {
-            assert_eq!(even(1).at(&tuned, &shape(batch, context, 8), 1, 132), even(splits), "{batch} x {context}");
+            assert_eq!(even(1).at(&tuned, &shape(batch, context, 8), filling(1)), even(splits), "{batch} x {context}");
         }
         for batch in 1..200 {
-            let SplitPolicy::Even { splits } = even(4).at(&shape(8, 8192, 8), &shape(batch, 8192, 8), 1, 132) else {
+            let SplitPolicy::Even { splits } = even(4).at(&shape(8, 8192, 8), &shape(batch, 8192, 8), filling(1))
+            else {
                 panic!()
             };
             let blocks = splits * batch * 8;
             assert!((splits == 1 || blocks <= 2 * 256 + batch * 8) && blocks + batch * 8 > 256, "{batch}: {splits}");
         }
         // 35 * 8 * 2 blocks are 4.2 an SM, and the busiest has 5; in three parts they are 12.7, and it has 13.
-        assert_eq!(even(1).at(&tuned, &shape(35, 10_624, 8), 2, 132), even(3));
+        assert_eq!(even(1).at(&tuned, &shape(35, 10_624, 8), filling(2)), even(3));
         let huge = shape(u32::MAX, u32::MAX, u32::MAX);
-        assert_eq!(even(u32::MAX).at(&huge, &shape(1, 1, 1), 1, 132), even(u32::MAX));
+        assert_eq!(even(u32::MAX).at(&huge, &shape(1, 1, 1), filling(1)), even(u32::MAX));
+    }
+
+    /// 45 * 8 blocks are 2.7 an SM. Of two warps each the busiest has six, and is as fast with eight; in two parts it has twelve.
+    #[test]
+    fn small_blocks_become_enough_warps() {
+        let (tuned, shape) = (shape(64, 4096, 8), shape(45, 5793, 8));
+        for (warps, splits) in [(2, 2), (4, 1), (8, 1)] {
+            assert_eq!(even(1).at(&tuned, &shape, Filling { warps, ..filling(1) }), even(splits), "{warps} warps");
+        }
     }
 
     /// A row tile is a block of the grid as a KV head is.
@@ -289,7 +320,7 @@ mod tests {
         for (tiles, splits) in [(2, 1), (3, 4), (16, 2)] {
             for (batch, context) in (1..200).zip([1024, 8192, 65_536].into_iter().cycle()) {
                 let at = |kv_heads, tiles| {
-                    even(splits).at(&shape(8, 8192, kv_heads), &shape(batch, context, kv_heads), tiles, 132)
+                    even(splits).at(&shape(8, 8192, kv_heads), &shape(batch, context, kv_heads), filling(tiles))
                 };
                 assert_eq!(at(8, tiles), at(8 * tiles, 1), "{tiles} tiles, {batch} x {context}");
             }
@@ -300,9 +331,9 @@ mod tests {
     fn chunks_keep_the_number_of_blocks() {
         let chunk = |tokens| SplitPolicy::Chunk { tokens, taper: 2 };
         for (batch, context, tokens) in [(8, 8192, 2048), (8, 4096, 1024), (16, 8192, 4096), (4, 8192, 1024)] {
-            assert_eq!(chunk(2048).at(&shape(8, 8192, 8), &shape(batch, context, 8), 1, 132), chunk(tokens));
+            assert_eq!(chunk(2048).at(&shape(8, 8192, 8), &shape(batch, context, 8), filling(1)), chunk(tokens));
         }
         let huge = shape(u32::MAX, u32::MAX, u32::MAX);
-        assert_eq!(chunk(u32::MAX).at(&shape(1, 0, 1), &huge, 1, 132), chunk(u32::MAX));
+        assert_eq!(chunk(u32::MAX).at(&shape(1, 0, 1), &huge, filling(1)), chunk(u32::MAX));
     }
 }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 /// The kernel that answers, what its split becomes at the shape asked for, and how far its shape is from the one asked for, in doublings.
 fn found<'a>(query: &Query, answer: &'a Answer) -> Option<(&'a KernelRecord, Option<SplitPolicy>, f64)> {
     let split_at = |kernel: &KernelRecord, split: Option<SplitPolicy>, tuned, sms| {
-        let Footprint { row_tiles, .. } = Footprint::new(&kernel.problem, &kernel.variant);
-        split.map(|split| kernel.problem.split_at(split, tuned, &query.shape, row_tiles, sms))
+        let filling = Footprint::new(&kernel.problem, &kernel.variant).filling(sms);
+        split.map(|split| kernel.problem.split_at(split, tuned, &query.shape, filling))
     };
     match answer {
         Answer::Exact { winner } => Some((&winner.kernel, winner.split, 0.0)),

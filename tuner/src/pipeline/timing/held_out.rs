@@ -263,8 +263,8 @@ fn index(server: &Serving, kernels: &[&Candidate]) -> Option<usize> {
 /// What the split that serves `bucket` becomes at `shape`.
 fn split_at(server: &Serving, bucket: &Shape, shape: &Shape, sms: u32) -> SplitPolicy {
     let KernelRecord { problem, variant, .. } = &server.kernel;
-    let Footprint { row_tiles, .. } = Footprint::new(problem, variant);
-    problem.split_at(server.split.unwrap_or(SplitPolicy::WHOLE), bucket, shape, row_tiles, sms)
+    let filling = Footprint::new(problem, variant).filling(sms);
+    problem.split_at(server.split.unwrap_or(SplitPolicy::WHOLE), bucket, shape, filling)
 }
 
 fn split_line(regret: &Regret) -> String {
