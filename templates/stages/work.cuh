@@ -34,6 +34,10 @@ struct Cut {
     }
 };
 
+// Where a first split may begin: tiles past the end read the last page's rows at their own place in a page, and those must
+// not be new tokens of another split. Where splits begin with a page, or steps do not cross pages, they are not.
+constexpr int ORIGIN_STEP = larger(TILE, smaller(PAGE, STEP_TOKENS));
+
 // Tokens up to that of query position `i` of the new ones, which sees none after it: causal among the new tokens.
 __device__ __forceinline__ int visible_tokens(const Work& work, int i) { return work.kv_len - Q_LEN + i + 1; }
 // WINDOW: the first token that query position `i` sees. No query sees one before that of position 0.
@@ -51,10 +55,10 @@ __device__ __forceinline__ bool find_work(const DecodeParams& p, Work& work) {
     work.split = p.max_splits - 1 - blockIdx.z;
     work.kv_len = p.kv_len[work.request];
     work.pages = p.block_table + work.request * p.block_table_stride;
-    int origin = 0;                                     // of the first split: its tile is the first that a query sees
+    int origin = 0;                                     // of the first split: not far before the first token that a query sees
     if constexpr (WINDOW) {
         work.window = min(p.window, (u32)work.kv_len);
-        origin = first_visible(work, 0) / TILE * TILE;
+        origin = first_visible(work, 0) / ORIGIN_STEP * ORIGIN_STEP;
     }
     const int steps = (work.kv_len - origin + STEP_TOKENS - 1) / STEP_TOKENS;
     const Cut cut(p, steps);

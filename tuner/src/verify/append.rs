@@ -20,10 +20,11 @@ pub(super) fn run<E: Executor>(
     data: &AppendData,
 ) -> Result<(), Failure> {
     let case = &data.case;
-    let strides = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
+    let k_rows = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
+    let v_rows = RowStrides::of_v(case.kv_heads, problem.head_dim, case.padded);
     let [k, v] = &data.rows;
-    let k = on.hold(&strides.spread(k))?;
-    let v = on.hold(&strides.spread(v))?;
+    let k = on.hold(&k_rows.spread(k))?;
+    let v = on.hold(&v_rows.spread(v))?;
     let slots = on.hold(&data.slots)?;
     let cache = Guarded::holding(on, "the cache", &data.cache.bytes)?;
     let status = Guarded::holding(on, "status", &[STATUS_BEFORE])?;
@@ -33,10 +34,10 @@ pub(super) fn run<E: Executor>(
         v: E::address(&v),
         slot_mapping: E::address(&slots),
         status: status.address(),
-        k_stride_token: strides.token_bytes(),
-        k_stride_head: strides.head_bytes(),
-        v_stride_token: strides.token_bytes(),
-        v_stride_head: strides.head_bytes(),
+        k_stride_token: k_rows.token_bytes(),
+        k_stride_head: k_rows.head_bytes(),
+        v_stride_token: v_rows.token_bytes(),
+        v_stride_head: v_rows.head_bytes(),
         tokens: case.tokens,
         kv_heads: case.kv_heads,
         k_scale: case.k_scale,

@@ -40,7 +40,8 @@ struct Inputs<'a, E: Executor> {
     problem: &'a DecodeProblem,
     data: &'a DecodeData,
     q_rows: RowStrides,
-    kv_rows: RowStrides,
+    k_rows: RowStrides,
+    v_rows: RowStrides,
     q: E::Memory,
     new_rows: Option<[E::Memory; 2]>,
     block_table: E::Memory,
@@ -52,12 +53,13 @@ impl<'a, E: Executor> Inputs<'a, E> {
     fn new(on: &mut E, problem: &'a DecodeProblem, data: &'a DecodeData) -> Result<Self, Failure> {
         let case = &data.case;
         let q_rows = RowStrides::new(case.kv_heads * problem.group, problem.head_dim, case.padded);
-        let kv_rows = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
+        let k_rows = RowStrides::new(case.kv_heads, problem.head_dim, case.padded);
+        let v_rows = RowStrides::of_v(case.kv_heads, problem.head_dim, case.padded);
         let new_rows = match problem.append {
             AppendMode::Separate => None,
             AppendMode::Fused => {
                 let [k, v] = &data.new_rows;
-                Some([on.hold(&kv_rows.spread(k))?, on.hold(&kv_rows.spread(v))?])
+                Some([on.hold(&k_rows.spread(k))?, on.hold(&v_rows.spread(v))?])
             }
         };
         Ok(Self {
@@ -65,7 +67,8 @@ impl<'a, E: Executor> Inputs<'a, E> {
             data,
             q: on.hold(&q_rows.spread(&data.q))?,
             q_rows,
-            kv_rows,
+            k_rows,
+            v_rows,
             new_rows,
             block_table: on.hold(&data.block_table)?,
             kv_len: on.hold(&data.kv_len)?,
@@ -116,10 +119,10 @@ fn params<E: Executor>(inputs: &Inputs<E>, outputs: &Outputs<E>, launch: &Launch
         q_stride_head: inputs.q_rows.head_bytes(),
         out_stride_token: inputs.q_rows.token_bytes(),
         out_stride_head: inputs.q_rows.head_bytes(),
-        new_k_stride_token: inputs.kv_rows.token_bytes(),
-        new_k_stride_head: inputs.kv_rows.head_bytes(),
-        new_v_stride_token: inputs.kv_rows.token_bytes(),
-        new_v_stride_head: inputs.kv_rows.head_bytes(),
+        new_k_stride_token: inputs.k_rows.token_bytes(),
+        new_k_stride_head: inputs.k_rows.head_bytes(),
+        new_v_stride_token: inputs.v_rows.token_bytes(),
+        new_v_stride_head: inputs.v_rows.head_bytes(),
         block_table_stride: data.block_table_stride as i64,
         batch: data.kv_len.len() as u32,
         kv_heads: data.case.kv_heads,

@@ -18,8 +18,16 @@ impl RowStrides {
     /// Dense rows, or rows with a gap after each head and another after each token. Gaps keep the
     /// alignment of 16 bytes.
     pub fn new(heads: u32, dim: u32, padded: bool) -> Self {
+        Self::with_gaps(heads, dim, if padded { [8, 24] } else { [0; 2] })
+    }
+
+    /// The same for V, whose gaps are not K's: a kernel that takes one's strides for the other's is wrong.
+    pub fn of_v(heads: u32, dim: u32, padded: bool) -> Self {
+        Self::with_gaps(heads, dim, if padded { [16, 40] } else { [0; 2] })
+    }
+
+    fn with_gaps(heads: u32, dim: u32, [head_gap, token_gap]: [usize; 2]) -> Self {
         let (heads, dim) = (heads as usize, dim as usize);
-        let (head_gap, token_gap) = if padded { (8, 24) } else { (0, 0) };
         let head = dim + head_gap;
         Self { heads, dim, head, token: heads * head + token_gap }
     }
@@ -67,10 +75,11 @@ mod tests {
     fn spread_rows_come_back_and_a_touched_gap_shows() {
         let dense: Vec<u16> = (0..3 * 2 * 64).collect();
         for padded in [false, true] {
-            let strides = RowStrides::new(2, 64, padded);
-            let spread = strides.spread(&dense);
-            assert_eq!(spread.len(), 3 * strides.token);
-            assert_eq!(strides.gather(&spread).unwrap(), dense);
+            for strides in [RowStrides::new(2, 64, padded), RowStrides::of_v(2, 64, padded)] {
+                let spread = strides.spread(&dense);
+                assert_eq!(spread.len(), 3 * strides.token);
+                assert_eq!(strides.gather(&spread).unwrap(), dense);
+            }
         }
         let strides = RowStrides::new(2, 64, true);
         for gap in [64, 71, 64 + 8 + 64, strides.token - 1] {

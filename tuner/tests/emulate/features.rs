@@ -91,3 +91,29 @@ fn each_feature_is_right_without_the_others() {
         }
     });
 }
+
+/// Pages longer than a step of the block: splits begin within pages, new tokens lie on both sides of their borders, and warps
+/// past the end read rows of the last page all the same. None of these may be rows that another split's block writes.
+#[test]
+fn no_split_reads_new_tokens_that_another_one_writes() {
+    let nvrtc = nvrtc();
+    let of_pages = |(page_size, q_len)| {
+        let fused = DecodeProblem { append: AppendMode::Fused, page_size, q_len, head_dim: 64, group: 1, ..base() };
+        let problem = DecodeProblem { numerics: Numerics::Exact, window: Some(70), ..fused };
+        let case = |window| DecodeCase {
+            kv_len: (250..=290).collect(),
+            kv_heads: 1,
+            splits: vec![SplitPolicy::Chunk { tokens: 1, taper: 0 }],
+            window: Some(window),
+            ..batch()
+        };
+        let small = |v: &Variant| matches!(v, Variant::Decode(v) if v.warps == 2 && v.tile_tokens == 16);
+        let variant = variants(&Problem::Decode(problem), Preset::Full).into_iter();
+        let variant = variant.filter(|v| feasible(&Problem::Decode(problem), v, Target::Sm90a).is_ok()).find(small);
+        let compiled = Compiled::new(&nvrtc, &Problem::Decode(problem), variant.expect("two warps"), Target::Sm90a);
+        let failure = compiled.failure(&Prepared::decode(&problem, &[12, 44].map(case)))?;
+        Some(format!("{}: {failure}", compiled.symbol))
+    };
+    let failures: Vec<String> = [(32, 8), (64, 2), (128, 4)].into_par_iter().filter_map(of_pages).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

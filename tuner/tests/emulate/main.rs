@@ -130,7 +130,7 @@ fn batch() -> DecodeCase {
         kv_len: vec![0, 2, 300, 77],
         content: Content::Random,
         with_lse: true,
-        padded: false,
+        padded: true,
         splits: vec![SplitPolicy::Even { splits: 3 }],
         window: None,
     }
@@ -138,7 +138,7 @@ fn batch() -> DecodeCase {
 
 fn append_case() -> AppendCase {
     let (name, arrangement) = ("tokens".into(), Arrangement::Hnd);
-    AppendCase { name, arrangement, kv_heads: 2, tokens: 37, k_scale: JUST_BELOW_ONE, padded: false }
+    AppendCase { name, arrangement, kv_heads: 2, tokens: 37, k_scale: JUST_BELOW_ONE, padded: true }
 }
 
 #[test]

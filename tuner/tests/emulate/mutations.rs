@@ -4,8 +4,8 @@
 use crate::{Compiled, append_case, base, batch, nvrtc};
 use nvkv_generator::{feasible, render};
 use nvkv_spec::{
-    AppendMode, AppendVariant, DecodeProblem, DecodeVariant, Dequant, KvFormat, Mma, Numerics, Operands, Path, Problem,
-    SplitPolicy, Staging, Target, VScaleOrder, Variant,
+    AppendMode, AppendVariant, DecodeProblem, DecodeVariant, Dequant, Dtype, KvFormat, Mma, Numerics, Operands, Path,
+    Problem, SplitPolicy, Staging, Target, VScaleOrder, Variant,
 };
 use nvkv_tuner::verify::{Content, DecodeCase, Prepared};
 use rayon::prelude::*;
@@ -29,7 +29,7 @@ enum Kernel {
     Fp8Cache,
     /// K in FP8, V in NVFP4, the append fused in.
     Mixed,
-    /// The append fused in, two new tokens, V scales interleaved.
+    /// The append fused in, two new tokens in two row tiles, V scales interleaved, bf16.
     Fused,
     /// A window, sinks and a soft cap: two new tokens, tiles of two pages.
     Features,
@@ -48,6 +48,8 @@ enum On {
     HugeKey,
     /// One request in so many splits that merging them takes several turns; and with a taper.
     ManySplits,
+    /// The batch, with NaN and infinities among the new tokens.
+    NonFinite,
     /// One request whose warps use every stage of their rings several times.
     ManySteps,
     /// One request of one full page.
@@ -166,6 +168,10 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("V rows with a wrong stride", Append, "stages/append_block.cuh", ["token * p.v_stride_token", "token * p.v_stride_head"]),
     in_batch("V requantised to K's format", Mixed, "stages/fused_append.cuh", ["requantise<V_FORMAT, OUT_BF16>", "requantise<K_FORMAT, OUT_BF16>"]),
     in_batch("V requantised by K's scale", Fused, "stages/fused_append.cuh", ["is_v ? p.v_scale : p.k_scale", "p.k_scale"]),
+    in_batch("new V rows with K's stride", Fused, "stages/fused_append.cuh", ["p.new_v_stride_head", "p.new_k_stride_head"]),
+    in_batch("V rows of an append with K's stride", Append, "stages/append_block.cuh", ["p.v_stride_token", "p.k_stride_token"]),
+    Mutation { on: On::NonFinite, ..in_batch("non-finite elements counted by each row tile", Fused, "stages/fused_append.cuh", [" && work.row_tile == 0", ""]) },
+    Mutation { on: On::NonFinite, ..in_batch("infinities left as they are", Fused, "stages/requant.cuh", ["largest >= (BF16 ? 0x7F80", "largest > (BF16 ? 0x7F80"]) },
     in_batch("new tokens read before they are written", Fused, "stages/fused_append.cuh", ["non_finite);\n    __syncthreads();", "non_finite);"]),
     in_batch("signs of a lane's two codes exchanged", Fused, "stages/requant.cuh", ["words[0] >> 12 & 0x8 | words[0] >> 24 & 0x80", "words[0] >> 8 & 0x80 | words[0] >> 28 & 0x8"]),
     in_batch("a block's scale of four lanes", Fused, "stages/requant.cuh", ["lanes < LANES; lanes *= 2", "lanes < LANES / 2; lanes *= 2"]),
@@ -228,8 +234,13 @@ impl Kernel {
             }
             Fused => {
                 let order = VScaleOrder::Interleaved4;
-                let problem =
-                    DecodeProblem { append: AppendMode::Fused, q_len: 2, group: 4, v_scale_order: order, ..fp8 };
+                let problem = DecodeProblem {
+                    append: AppendMode::Fused,
+                    q_len: 2,
+                    v_scale_order: order,
+                    dtype: Dtype::Bf16,
+                    ..fp8
+                };
                 let k_path = path(Dequant::Table, Mma::E4m3);
                 decode(problem, DecodeVariant { k_path, ..swapped }, Target::Sm120a)
             }
@@ -268,6 +279,7 @@ impl Kernel {
                 kv_heads: 1,
                 ..batch()
             },
+            On::NonFinite => DecodeCase { content: Content::NonFinite, ..batch() },
             On::ManySteps => {
                 let splits = vec![SplitPolicy::Even { splits: 1 }];
                 DecodeCase { kv_len: vec![1400], splits, kv_heads: 1, ..batch() }

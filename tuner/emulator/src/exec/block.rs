@@ -113,6 +113,9 @@ impl Block<'_> {
         }
         let Some(gathering) = self.barriers.remove(&number) else { return };
         gathering.release(&mut self.shared.clocks);
+        if gathering.waiting.len() == live {
+            self.shared.forget_own_writes();
+        }
         for &warp in &gathering.waiting {
             self.states[warp] = State::Ready;
             self.warps[warp].leave_barrier(self.env.program, gathering.votes);

@@ -4,11 +4,12 @@ use super::stamp::Stamp;
 use super::{Cursor, Memory, Shared};
 use crate::error::{FaultKind, Space};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Bytes that one entry stands for.
 const WORD: u64 = 4;
 
-/// Of each word of global memory that the block wrote, who wrote each byte last.
+/// Of each word of global memory that the block wrote since all its warps met, who wrote each byte last.
 #[derive(Default)]
 pub(super) struct OwnWrites(HashMap<u64, [Stamp; WORD as usize]>);
 
@@ -38,8 +39,8 @@ impl Shared {
         now: Stamp,
     ) -> Result<(), FaultKind> {
         memory.store(address, bytes, value, hint)?;
-        for byte in address..address + u64::from(bytes) {
-            self.own_writes.0.entry(byte / WORD).or_default()[(byte % WORD) as usize] = now;
+        for (word, range) in words(address, bytes) {
+            self.own_writes.0.entry(word).or_default()[range].fill(now);
         }
         Ok(())
     }
@@ -49,15 +50,27 @@ impl Shared {
         if self.own_writes.0.is_empty() {
             return Ok(());
         }
-        for address in address..address + u64::from(bytes) {
-            if let Some(writers) = self.own_writes.0.get(&(address / WORD))
-                && let writer = writers[(address % WORD) as usize]
-                && self.clocks.races(writer, now)
-            {
-                let (space, other) = (Space::Global, writer.accessor());
-                return Err(FaultKind::Race { space, address, writes: false, other, other_wrote: true });
+        for (word, range) in words(address, bytes) {
+            let Some(writers) = self.own_writes.0.get(&word) else { continue };
+            if let Some(byte) = range.into_iter().find(|&byte| self.clocks.races(writers[byte], now)) {
+                let (address, other) = (word * WORD + byte as u64, writers[byte].accessor());
+                return Err(FaultKind::Race { space: Space::Global, address, writes: false, other, other_wrote: true });
             }
         }
         Ok(())
     }
+
+    /// All warps have met: what they wrote is ordered before what any of them does next.
+    pub fn forget_own_writes(&mut self) {
+        self.own_writes.0.clear();
+    }
+}
+
+/// The words that an access touches, and which bytes of each.
+fn words(address: u64, bytes: u32) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let end = address + u64::from(bytes);
+    (address / WORD..end.div_ceil(WORD)).map(move |word| {
+        let first = word * WORD;
+        (word, (address.max(first) - first) as usize..(end.min(first + WORD) - first) as usize)
+    })
 }
