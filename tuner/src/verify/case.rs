@@ -18,6 +18,9 @@ pub enum Content {
     ConstantValues,
     /// Some new elements are NaN or infinite (fused append only).
     NonFinite,
+    /// New elements that are hard to requantise, and a K scale at which their blocks' are subnormal (fused append only). What attention makes of such
+    /// magnitudes is not compared: the cache is, and the count of elements that are not finite.
+    HardTokens,
     /// Queries of zeros, and a K scale so small that their rows' scales vanish in f32: all tokens count alike.
     NoScores,
 }
@@ -58,7 +61,11 @@ impl DecodeCase {
 
     /// Scale of the K tensor.
     pub fn k_scale(&self) -> f32 {
-        if self.content == Content::NoScores { 1e-12 } else { K_SCALE }
+        match self.content {
+            Content::NoScores => 1e-12,
+            Content::HardTokens => 100.0,
+            _ => K_SCALE,
+        }
     }
 
     /// The first token of a request of `len` tokens that any of its queries sees.
@@ -158,7 +165,9 @@ fn with_new_tokens(problem: &DecodeProblem, mut cases: Vec<DecodeCase>) -> Vec<D
     if problem.append == AppendMode::Fused {
         let base = DecodeCase { content: Content::NonFinite, ..cases[0].clone() };
         let kv_len = short(problem);
-        cases.push(DecodeCase { name: "non-finite".into(), kv_heads: 2, kv_len, splits: vec![even(3)], ..base });
+        let spoilt = DecodeCase { name: "non-finite".into(), kv_heads: 2, kv_len, splits: vec![even(3)], ..base };
+        let hard = DecodeCase { name: "hard tokens".into(), content: Content::HardTokens, ..spoilt.clone() };
+        cases.extend([spoilt, hard]);
         // A fused request appends its q_len tokens; fewer would leave no place for the first of them.
         for len in cases.iter_mut().flat_map(|case| &mut case.kv_len).filter(|len| **len > 0) {
             *len = (*len).max(problem.q_len);

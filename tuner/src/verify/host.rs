@@ -76,7 +76,9 @@ impl DecodeData {
                 aligned_bits(&mut rng, problem.dtype, query_rows, problem.head_dim)
             }
             Content::NoScores => vec![0; query_rows * dim],
-            Content::Random | Content::ConstantValues => normal_bits(&mut rng, problem.dtype, query_rows * dim),
+            Content::Random | Content::ConstantValues | Content::HardTokens => {
+                normal_bits(&mut rng, problem.dtype, query_rows * dim)
+            }
         };
         let mut data = Self {
             case: case.clone(),
@@ -102,7 +104,8 @@ impl DecodeData {
     }
 
     fn append_new_rows(&mut self, rng: &mut StdRng, problem: &DecodeProblem, elements: usize) {
-        self.new_rows = std::array::from_fn(|_| normal_bits(rng, problem.dtype, elements));
+        let of_content = if self.case.content == Content::HardTokens { hard_bits } else { normal_bits };
+        self.new_rows = std::array::from_fn(|_| of_content(rng, problem.dtype, elements));
         if self.case.content == Content::NonFinite {
             spoil(problem, &mut self.new_rows, self.case.kv_heads as usize);
         }
@@ -380,7 +383,8 @@ mod tests {
                         changed as u32 <= new_bytes && changed as u32 > new_bytes * 3 / 4,
                         "{changed} of {new_bytes}"
                     );
-                    assert_eq!(data.non_finite > 0, data.case.content == Content::NonFinite);
+                    let spoilt = [Content::NonFinite, Content::HardTokens].contains(&data.case.content);
+                    assert_eq!(data.non_finite > 0, spoilt);
                 }
             }
         }

@@ -50,6 +50,8 @@ enum On {
     ManySplits,
     /// The batch, with NaN and infinities among the new tokens.
     NonFinite,
+    /// The batch, with new tokens that are hard to requantise.
+    HardTokens,
     /// One request whose warps use every stage of their rings several times.
     ManySteps,
     /// One request of one full page.
@@ -172,6 +174,7 @@ const MUTATIONS: &[Mutation] = &[
     in_batch("V rows of an append with K's stride", Append, "stages/append_block.cuh", ["p.v_stride_token", "p.k_stride_token"]),
     Mutation { on: On::NonFinite, ..in_batch("non-finite elements counted by each row tile", Fused, "stages/fused_append.cuh", [" && work.row_tile == 0", ""]) },
     Mutation { on: On::NonFinite, ..in_batch("infinities left as they are", Fused, "stages/requant.cuh", ["largest >= (BF16 ? 0x7F80", "largest > (BF16 ? 0x7F80"]) },
+    Mutation { on: On::HardTokens, ..in_batch("codes of a block whose scale is 0", Fused, "stages/requant.cuh", ["if (out.scale == 0) return out;", ""]) },
     in_batch("new tokens read before they are written", Fused, "stages/fused_append.cuh", ["non_finite);\n    __syncthreads();", "non_finite);"]),
     in_batch("signs of a lane's two codes exchanged", Fused, "stages/requant.cuh", ["words[0] >> 12 & 0x8 | words[0] >> 24 & 0x80", "words[0] >> 8 & 0x80 | words[0] >> 28 & 0x8"]),
     in_batch("a block's scale of four lanes", Fused, "stages/requant.cuh", ["lanes < LANES; lanes *= 2", "lanes < LANES / 2; lanes *= 2"]),
@@ -279,6 +282,7 @@ impl Kernel {
                 kv_heads: 1,
                 ..batch()
             },
+            On::HardTokens => DecodeCase { content: Content::HardTokens, ..batch() },
             On::NonFinite => DecodeCase { content: Content::NonFinite, ..batch() },
             On::ManySteps => {
                 let splits = vec![SplitPolicy::Even { splits: 1 }];
