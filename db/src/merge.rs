@@ -79,9 +79,9 @@ impl Db {
     /// Of two versions of one row (a copy was taken while its run went on) the later one holds.
     ///
     /// # Errors
-    /// [`DbError::Exists`], also where another process makes the output meanwhile; [`DbError::Changed`] where it does so although it may be replaced, or records in
-    /// one that is to be replaced; [`DbError::Busy`] where that is in use; those of [`Self::open`] and
-    /// [`Self::open_read_only`], each with the path of the file at fault.
+    /// [`DbError::Exists`], also where another process makes the output meanwhile; [`DbError::Changed`] where it does so
+    /// although it may be replaced, or records in one that is to be replaced; [`DbError::Busy`] where that is in use; those of
+    /// [`Self::open`] and [`Self::open_read_only`], each with the path of the file at fault.
     pub fn merge(inputs: &[PathBuf], output: &Path, replace: bool) -> Result<Merged, DbError> {
         crate::error::require_file(output)?;
         // A link stays one: what it names is replaced. (One that names nothing is in the way.)

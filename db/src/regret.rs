@@ -4,7 +4,7 @@ use crate::contest::{Contender, Contest, Field, Role, contenders, decide};
 use crate::row::{EnvironmentRow, KernelRow, kernel_id};
 use crate::{Db, DbError, KernelRecord, Times, TrialId, WinnerFilter};
 use nvkv_spec::bucket::{MOST_REGRET, speaks_for};
-use nvkv_spec::{Filling, GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target, Variant};
+use nvkv_spec::{GpuEnvironment, KernelId, Problem, Shape, SplitPolicy, Target, Variant};
 use serde::Serialize;
 use sqlx::types::Json;
 use sqlx::{FromRow, SqliteConnection};
@@ -271,9 +271,8 @@ fn served<'a>(
         for (bucket, winner) in winners.iter().filter(|(shape, _)| buckets.contains(shape)) {
             let known = (shapes.get(&place.shape), kernels.get(&winner.kernel_id), sms.get(&place.environment));
             let split = match (winner.split_policy()?, known) {
-                (Some(split), (Some(shape), Some((problem, row_tiles, warps)), Some(&sms))) => {
-                    let filling = Filling { row_tiles: *row_tiles, warps: *warps, sms };
-                    Some(problem.split_at(split, bucket, shape, filling))
+                (Some(split), (Some(shape), Some((problem, variant)), Some(&sms))) => {
+                    Some(problem.split_at(split, bucket, shape, variant.filling(problem, sms)))
                 }
                 _ => None,
             };
@@ -315,9 +314,8 @@ struct Named {
     shapes: HashMap<i64, Shape>,
     /// SMs of all environments.
     sms: HashMap<i64, u32>,
-    /// Of the winners' kernels the problem, the row tiles ([`nvkv_spec::DecodeProblem::row_tiles`]) and a block's warps; 1 of an
-    /// append, which has no split.
-    kernels: HashMap<KernelId, (Problem, u32, u32)>,
+    /// What the winners' kernels are.
+    kernels: HashMap<KernelId, (Problem, Variant)>,
 }
 
 impl Named {
@@ -333,11 +331,7 @@ impl Named {
         .fetch_all(c)
         .await?;
         let named = |(id, problem, variant): (String, Json<Problem>, Json<Variant>)| {
-            let (row_tiles, warps) = match (problem.0, variant.0) {
-                (Problem::Decode(problem), Variant::Decode(v)) => (problem.row_tiles(v.query_tile), v.warps),
-                _ => (1, 1),
-            };
-            Ok((kernel_id(id)?, (problem.0, row_tiles, warps)))
+            Ok((kernel_id(id)?, (problem.0, variant.0)))
         };
         Ok(Self {
             shapes: shapes.into_iter().map(|(id, shape)| (id, shape.0)).collect(),

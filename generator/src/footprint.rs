@@ -2,7 +2,7 @@
 
 use nvkv_spec::abi::COUNTER_BYTES;
 use nvkv_spec::{
-    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Filling, Launch, Mma, Operands, Problem, Shape, SplitLaunch,
+    AppendProblem, DecodeProblem, DecodeVariant, Dequant, Launch, Mma, Operands, Problem, Shape, SplitLaunch,
     SplitPolicy, Staging, Variant,
 };
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,6 @@ pub struct Footprint {
     pub shared_bytes: u32,
     /// Blocks that share the query rows of one KV head: `ceil(group * q_len / query_tile)`.
     pub row_tiles: u32,
-}
-
-impl Footprint {
-    /// What the kernel fills a device of so many SMs with.
-    pub fn filling(&self, sms: u32) -> Filling {
-        Filling { row_tiles: self.row_tiles, warps: self.threads / 32, sms }
-    }
 }
 
 /// The shared memory of a decode block, in the order it lies there, bytes. The merge of the warps'

@@ -7,7 +7,7 @@ mod browser;
 use assert_cmd::Command;
 use browser::Browser;
 use nvkv_db::{Compiled, Db, KernelRecord, NewRun, TrialRecord};
-use nvkv_generator::{Footprint, Preset, problems, shapes, variants};
+use nvkv_generator::{Preset, problems, shapes, variants};
 use nvkv_spec::{
     CompileFacts, GpuEnvironment, Lengths, Operation, Outcome, Problem, Shape, SplitPolicy, Stage, Target, Variant,
 };
@@ -50,7 +50,7 @@ fn database() -> (tempfile::TempDir, PathBuf) {
     let between = Shape::Decode { batch: 3, context: 16_384, kv_heads: 8, lengths: Lengths::Equal };
     // As the winners' split at their buckets becomes one of that shape.
     let served = [0, 1].map(|n| {
-        let filling = Footprint::new(&decode, &variants(&decode, Preset::Quick)[0]).filling(132);
+        let filling = variants(&decode, Preset::Quick)[0].filling(&decode, 132);
         Some(decode.split_at(SPLIT, &shapes(&decode, Preset::Quick)[n], &between, filling))
     });
     for (n, split, us) in [(0, served[0], 53.0), (0, served[1], 53.0), (1, served[0], 50.0)] {

@@ -1,6 +1,7 @@
 //! What is chosen: the compile-time axes of a kernel, and the split policy of its launch.
 
 use crate::name::named_enum;
+use crate::problem::Problem;
 use crate::shape::Shape;
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +127,15 @@ pub enum Variant {
 }
 
 impl Variant {
+    /// What a kernel of this variant of `problem` fills a device of `sms` SMs with. An append has no splits that could ask.
+    pub fn filling(&self, problem: &Problem, sms: u32) -> Filling {
+        let (row_tiles, warps) = match (problem, self) {
+            (Problem::Decode(p), Self::Decode(v)) => (p.row_tiles(v.query_tile), v.warps),
+            _ => (1, 1),
+        };
+        Filling { row_tiles, warps, sms }
+    }
+
     /// A readable name, unique among the variants of a problem.
     pub fn key(&self) -> String {
         match self {

@@ -3,7 +3,6 @@
 use crate::report::regret::percent;
 use crate::report::two_digits;
 use nvkv_db::{Answer, Emulated, KernelRecord, NearTie, PredictedWinner, Query, Winner};
-use nvkv_generator::Footprint;
 use nvkv_runtime::tune_command;
 use nvkv_spec::{KernelId, Launch, Shape, SplitPolicy};
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 /// The kernel that answers, what its split becomes at the shape asked for, and how far its shape is from the one asked for, in doublings.
 fn found<'a>(query: &Query, answer: &'a Answer) -> Option<(&'a KernelRecord, Option<SplitPolicy>, f64)> {
     let split_at = |kernel: &KernelRecord, split: Option<SplitPolicy>, tuned, sms| {
-        let filling = Footprint::new(&kernel.problem, &kernel.variant).filling(sms);
+        let filling = kernel.variant.filling(&kernel.problem, sms);
         split.map(|split| kernel.problem.split_at(split, tuned, &query.shape, filling))
     };
     match answer {

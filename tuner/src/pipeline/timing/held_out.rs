@@ -8,7 +8,7 @@ use super::super::space::yardstick;
 use super::super::{devices, plan};
 use super::*;
 use nvkv_db::{Buckets, KernelRecord, Part, Regret, Serving};
-use nvkv_generator::{Footprint, Preset, default_split, render};
+use nvkv_generator::{Preset, default_split, render};
 use nvkv_spec::bucket::{NEAR, held_out, speaks_for};
 use std::sync::mpsc::channel;
 
@@ -263,8 +263,8 @@ fn index(server: &Serving, kernels: &[&Candidate]) -> Option<usize> {
 /// What the split that serves `bucket` becomes at `shape`.
 fn split_at(server: &Serving, bucket: &Shape, shape: &Shape, sms: u32) -> SplitPolicy {
     let KernelRecord { problem, variant, .. } = &server.kernel;
-    let filling = Footprint::new(problem, variant).filling(sms);
-    problem.split_at(server.split.unwrap_or(SplitPolicy::WHOLE), bucket, shape, filling)
+    let split = server.split.unwrap_or(SplitPolicy::WHOLE);
+    problem.split_at(split, bucket, shape, variant.filling(problem, sms))
 }
 
 fn split_line(regret: &Regret) -> String {
