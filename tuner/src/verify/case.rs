@@ -18,8 +18,8 @@ pub enum Content {
     ConstantValues,
     /// Some new elements are NaN or infinite (fused append only).
     NonFinite,
-    /// New elements that are hard to requantise, and a K scale at which their blocks' are subnormal (fused append only). What attention makes of such
-    /// magnitudes is not compared: the cache is, and the count of elements that are not finite.
+    /// New elements that are hard to requantise, and a K scale at which their blocks' are subnormal (fused append only).
+    /// What attention makes of such magnitudes is not compared: the cache is, and the count of elements that are not finite.
     HardTokens,
     /// Queries of zeros, and a K scale so small that their rows' scales vanish in f32: all tokens count alike.
     NoScores,
